@@ -22,9 +22,9 @@ from attention.errors import UsageError, listed, printable
 from attention.types import Count, Seed, fits
 from models.files import read_json
 from train import cli
-from train.config.leaves import completed, flatten
+from train.cli.files import check_place, is_line, is_number, read_record, write_json, write_text, writing
 from train.grids import grid, tuning
-from train.run.files import check_place, is_line, is_number, read_record, write_json, write_text, writing
+from train.loading.leaves import completed, flatten
 from train.run.workdir import read_config, read_results
 
 SUFFIX = ".json"  # ending of an archive's name

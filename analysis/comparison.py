@@ -15,7 +15,7 @@ from analysis.statistics import LEVEL
 from analysis.tables import Number, ResultColumn, ResultTable
 from attention.errors import in_line, unknown
 from train import tasks
-from train.run.files import write_text
+from train.cli.files import write_text
 
 EFFECT = Metric("effect")
 UNCLAIMED = "not claimed"

@@ -15,7 +15,7 @@ from analysis.layer_operations import CONSTANTS, HEADS, RANGE, analytic, average
 from analysis.pictures import operations, style
 from analysis.tables import plain_markdown
 from train import cli
-from train.run.files import check_place, write_text
+from train.cli.files import check_place, write_text
 
 FEW = (16, 64, 256)  # lengths and widths of the programs that are compiled for heat maps and surfaces
 COUNTS = {"eq. 24": eq24, "analytic": analytic, "compiled": compiled}

@@ -11,8 +11,8 @@ import jax
 
 from attention.errors import UsageError
 from train import cli
+from train.cli.files import write_json
 from train.run import workdir
-from train.run.files import write_json
 
 DEVICES = ("cpu", "gpu", "tpu")
 DEVICE = cli.flag("--device", default="", choices=DEVICES, help="the device; default the one that JAX chooses")

@@ -18,7 +18,7 @@ from analysis.pictures import curves, intervals, style, tuning
 from analysis.runs import Found
 from attention.errors import UsageError
 from train import cli
-from train.run.files import write_text
+from train.cli.files import write_text
 
 
 def _draw(found: Found, wanted: str, names: Sequence[str], out: Path) -> None:

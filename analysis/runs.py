@@ -12,7 +12,7 @@ import numpy as np
 from analysis import archive, metrics
 from analysis.archive import Entry
 from attention.errors import UsageError, in_line
-from train.config.leaves import NOT_SETTINGS
+from train.loading.leaves import NOT_SETTINGS
 from train.run.results import of_replica
 
 MECHANISM = "model.attention"

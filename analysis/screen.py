@@ -16,7 +16,7 @@ from analysis import compare
 from analysis.comparison import ComparisonReport
 from analysis.statistics import LEVEL
 from analysis.tables import ResultColumn, ResultTable
-from train.run import terminal
+from train.cli import terminal
 
 READABLE = 100  # columns of running text at most
 LONGEST = 32  # columns of a setting; what is longer continues below

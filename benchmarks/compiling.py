@@ -21,8 +21,7 @@ from analysis import measurements
 from analysis.tables import plain_markdown
 from benchmarks import measure
 from models.transformer import BLOCKS
-from train import cli, losses
-from train.config import loading
+from train import cli, loading, losses
 from train.config.schema import Config
 
 CONFIG = "configs/gpt_pydoc.py"

@@ -22,9 +22,8 @@ from attention.errors import UsageError
 from benchmarks import measure
 from models.gpt import GPT, GPTConfig
 from models.mechanisms import MECHANISMS
-from train import cli
-from train.config import loading
-from train.decode.decoding import Sampling, generate
+from train import cli, loading
+from train.generation.decoding import Sampling, generate
 
 
 @measurements.program(

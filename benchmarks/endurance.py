@@ -14,8 +14,7 @@ from analysis import measurements
 from analysis.tables import plain_markdown
 from benchmarks import measure
 from benchmarks.train_step import SilentTraining, silent_training, spread_of
-from train import cli
-from train.config import loading
+from train import cli, loading
 from train.main import parse
 from train.run import digest
 

@@ -23,8 +23,7 @@ import jax.numpy as jnp
 from analysis import measurements
 from analysis.tables import plain_markdown
 from benchmarks import measure
-from train import cli
-from train.config import loading
+from train import cli, loading
 from train.config.schema import Config
 
 MECHANISMS = ("dot_product", "optimised", "efficient", "super")

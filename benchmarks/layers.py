@@ -22,8 +22,7 @@ from analysis.tables import plain_markdown
 from benchmarks import inference, measure
 from models.gpt import GPT
 from models.vit import ViT
-from train import cli
-from train.config import loading
+from train import cli, loading
 from train.config.schema import Config
 from train.run import workdir
 

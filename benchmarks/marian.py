@@ -24,11 +24,10 @@ from benchmarks import measure
 from benchmarks.train_step import plain_step
 from models.encoder_decoder import EncoderDecoder
 from models.published import pretrained
-from train import cli, losses
-from train.config import loading
+from train import cli, loading, losses
 from train.config.schema import Config
-from train.decode.decoding import translate
-from train.decode.search import Search, Special, with_beams
+from train.generation.decoding import translate
+from train.generation.search import Search, Special, with_beams
 
 CONFIG, PROJECTION = "configs/translate_iwslt.py", "configs/translate_anki.py"
 BATCHES, BEAMS = (1, 16), (1, 4)

@@ -20,10 +20,10 @@ from analysis import measurements
 from analysis.tables import plain_markdown
 from attention.errors import UsageError
 from attention.mesh import compiled_for
-from train import cli
-from train.config import loading
-from train.devices import chips, dry, memory, topology
-from train.devices.refusals import TooLarge
+from train import cli, loading
+from train.dry_run import chips, dry, topology
+from train.mesh import memory
+from train.mesh.refusals import TooLarge
 
 CHIP = "v5e"
 TODAY = {

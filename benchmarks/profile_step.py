@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from analysis.tables import plain_markdown
-from train import cli, tasks
-from train.config import loading
+from train import cli, loading, tasks
 from train.optimizer import Rates
 from train.step import Step, step_key
 

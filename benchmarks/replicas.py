@@ -19,11 +19,10 @@ import jax
 from analysis import measurements
 from analysis.tables import plain_markdown
 from benchmarks import measure
-from train import cli
-from train.config import loading
+from train import cli, loading
 from train.config.schema import Config
-from train.devices import feeds, sharding
-from train.devices.replicas import Replicas
+from train.mesh import feeds, sharding
+from train.mesh.replicas import Replicas
 from train.setup import Setup
 
 CONFIGS = ("configs/vit_digits.py", "configs/gpt_pydoc.py")
@@ -64,7 +63,7 @@ def steady(config: Config, count: int, rounds: int) -> dict[str, Any]:
 def _step(config: Config, contestants: list[Replicas]) -> Callable[[], Any]:
     """Returns a call that takes one step of each contestant with the first one's program; others take as long."""
     setup = dataclasses.replace(Setup.of(config), replicas=contestants[0])
-    with feeds.HostFeed(setup.replicas, setup.task) as feed:
+    with feeds.HostFeed(setup.replicas, setup.task.sources["train"]) as feed:
         rows, _ = feed.take(0, 1)
         program = setup.program(feed)
         states = [setup.fresh(lambda params: (params, ""))[0] for _ in contestants]

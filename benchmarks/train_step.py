@@ -27,10 +27,9 @@ from analysis import measurements
 from analysis.tables import plain_markdown
 from attention.errors import check_known
 from benchmarks import measure
-from train import cli, loop, optimizer, tasks
-from train.config import loading
+from train import cli, loading, loop, optimizer, tasks
 from train.config.schema import Config
-from train.devices import feeds
+from train.mesh import feeds
 from train.optimizer import Rates
 from train.run import workdir
 from train.run.checkpoints import Checkpoints
@@ -118,7 +117,7 @@ class SilentTraining:
         self.run = opened.enter_context(TrainingRun(setup, directory / "run", resolved, self.kept))
         opened.enter_context(self.run.hearing_signals())
         self.state = self.run.start(lambda: setup.fresh(lambda params: (params, "")))
-        self.feed = opened.enter_context(feeds.of(setup.replicas, setup.task, ""))
+        self.feed = opened.enter_context(feeds.of(setup.replicas, setup.task.sources["train"], ""))
         self.program = setup.program(self.feed)
 
     def take(self, steps: int) -> float:

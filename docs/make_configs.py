@@ -12,7 +12,7 @@ from typing import Any
 from attention.types import Multiple, Names, Unit
 from models.fields import SETTING, FieldDeclaration
 from train import cli
-from train.config.leaves import SECTIONS, leaves_of
+from train.loading.leaves import SECTIONS, leaves_of
 
 PAGE = Path(__file__).parent / "configs.md"
 FILES = sorted((Path(__file__).parent.parent / "configs").glob("*.py"))

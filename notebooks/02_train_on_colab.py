@@ -44,8 +44,7 @@ import matplotlib.pyplot as plt
 from analysis import runs
 from analysis.pictures import attention_maps, curves, heads
 from analysis.report import report
-from train import loop
-from train.config import loading
+from train import loading, loop
 
 # %matplotlib inline
 plt.rcParams["figure.dpi"] = 110

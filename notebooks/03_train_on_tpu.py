@@ -55,12 +55,12 @@ import matplotlib.pyplot as plt
 jax.config.update("jax_num_cpu_devices", 8)  # of a CPU alone; TPUs and GPUs take no notice
 
 from analysis.pictures import curves
-from train import loop
-from train.config import loading
+from train import loading, loop
+from train.decode.continuations import continuations
 from train.decode.language_models import LanguageModel
-from train.decode.sampling import Sampling
-from train.devices import dry, sharding
-from train.generate import continuations
+from train.dry_run import dry
+from train.generation.sampling import Sampling
+from train.mesh import sharding
 
 # %matplotlib inline
 plt.rcParams["figure.dpi"] = 110

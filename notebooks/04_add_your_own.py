@@ -48,8 +48,7 @@ from attention.parameters import Parameter
 from attention.score import Score
 from models.layers import MultiHeadAttention
 from models.mechanisms import Mechanism, register, resolve
-from train import loop
-from train.config import loading
+from train import loading, loop
 from train.mechanisms import table
 
 # %matplotlib inline

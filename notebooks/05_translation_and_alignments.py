@@ -42,11 +42,10 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from analysis.pictures import attention_maps, heads, style
-from train import loop
-from train.config import loading
+from train import loading, loop
 from train.data.sources.dates import Dates
 from train.decode import alignment
-from train.decode.search import Search
+from train.generation.search import Search
 from train.translate import Translator
 
 # %matplotlib inline

@@ -16,8 +16,8 @@ from analysis import measurements
 from analysis.tables import plain_markdown
 from studies import runs
 from train import cli
+from train.cli.files import write_json
 from train.config.schema import PRECISIONS
-from train.run.files import write_json
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import yaml
 
 from models.mechanisms import MECHANISMS
 from tests.conftest import ROOT
-from train.config import loading
+from train import loading
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/install.md", "docs/tour.md")

@@ -7,7 +7,7 @@ import pytest
 from attention.errors import MESSAGE, WORD, UsageError, unknown
 from tests.sizes import more
 from train import main
-from train.run import terminal
+from train.cli import terminal
 
 
 @pytest.mark.parametrize(("unit", "times"), [("x", 10**6), more("x y ", 10**6), more("x" * 500 + " ", 10**4)])

@@ -13,6 +13,24 @@ from tests.conftest import ROOT
 
 # Each imports itself and what stands before it.
 ORDER = ("attention", "models", "train", "analysis", "studies", "benchmarks", "docs", "notebooks")
+# The floors of train/, from the top: each imports what is below it, and of its own floor nothing but its own room.
+FLOORS = (
+    {"launch"},
+    {"main", "sweep", "evaluate", "generate", "translate", "score", "mechanisms"},
+    {"grids", "decode", "dry_run"},
+    {"loop"},
+    {"start"},
+    {"run"},
+    {"setup"},
+    {"loading"},
+    {"tasks"},
+    {"generation", "mesh", "losses"},
+    {"step"},
+    {"optimizer"},
+    {"config", "state"},
+    {"data"},
+    {"cli"},
+)
 FULL, LONG_FILE, LONG_FUNCTION = 16, 500, 60
 
 
@@ -95,6 +113,18 @@ def test_imports_point_one_way():
     assert backward == set()
 
 
+def test_no_arrow_between_the_rooms_of_training_points_up():
+    floors = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+    arrows = {
+        (module.split(".")[1], name.split(".")[1])
+        for module, tree in modules().items()
+        for name in imported(tree)
+        if module.startswith("train.") and name.startswith("train.")
+    }
+    assert floors.keys() == {room for arrow in arrows for room in arrow}
+    assert {(room, other) for room, other in arrows if room != other and floors[other] <= floors[room]} == set()
+
+
 def test_imports_close_no_circle():
     """A package's own file may gather what is in it, and what is in it may need the package: that is no circle."""
     graph = {module: imported(tree) - {module} for module, tree in modules().items()}
@@ -104,7 +134,7 @@ def test_imports_close_no_circle():
 
 def test_contributing_shows_the_tree():
     tree = (ROOT / "CONTRIBUTING.md").read_text().partition("```text\n")[2].partition("```")[0]
-    assert 8 <= len(tree.splitlines()) <= 10
+    assert 8 <= len(tree.splitlines()) <= 12
     rooms = {path.parent.name for path in files()}
     programs = {path.stem for path in ROOT.glob("train/*.py") if "__main__" in path.read_text()}
     assert (rooms | programs) - set(re.findall(r"\w+", tree)) == set()

@@ -10,8 +10,7 @@ import shlex
 import pytest
 
 from tests.conftest import ROOT
-from train import cli
-from train.config import loading
+from train import cli, loading
 
 FOLDERS = ("analysis", "benchmarks", "docs", "notebooks", "studies", "train")
 PROGRAMS = sorted(

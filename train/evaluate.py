@@ -13,12 +13,11 @@ import jax
 from ml_collections import ConfigDict
 
 from attention.errors import UsageError, check_known
-from train import cli, setup, tasks
-from train.config import loading
-from train.config.leaves import CHANGEABLE
+from train import cli, loading, setup, tasks
 from train.decode import trained
-from train.devices import compilation, memory, processes, sharding
-from train.devices.replicas import Replicas
+from train.loading.leaves import CHANGEABLE
+from train.mesh import compilation, memory, processes, sharding
+from train.mesh.replicas import Replicas
 from train.run import workdir
 from train.run.evaluations import Evaluator
 

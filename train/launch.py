@@ -131,7 +131,7 @@ def launch(
       processes: How many processes to start.
       devices: Fake CPU devices in each; with 0 each has the real ones.
       arguments: The command line of each process.
-      module: The program, which must take the flags of `train.devices.processes`.
+      module: The program, which must take the flags of `train.mesh.processes`.
       command: What a user types to continue; '' if it is the same again.
     """
     place = [f"--coordinator=127.0.0.1:{free_port()}", f"--num-processes={processes}"]
@@ -156,7 +156,7 @@ def launch(
 
 def run(arguments: Sequence[str]) -> int:
     """Chooses the work directory if none is given, to say how to continue; launches, and returns the exit code."""
-    from train.config import loading
+    from train import loading
 
     processes, devices, given = parse(arguments)
     flags = dict(cli.taken(given, {"--config", "--workdir"}.__contains__)[0])

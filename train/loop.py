@@ -8,9 +8,9 @@ import numpy as np
 
 from attention.errors import UsageError
 from train.config.schema import Config
-from train.devices import feeds, processes
-from train.devices.feeds import Rows
-from train.devices.program import StepProgram
+from train.mesh import feeds, processes
+from train.mesh.feeds import Rows
+from train.mesh.program import StepProgram
 from train.run import workdir
 from train.run.checkpoints import Checkpoints, has_checkpoints
 from train.run.training import TrainingRun
@@ -55,7 +55,7 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
 
 def train(setup: Setup, run: TrainingRun, state: TrainState) -> TrainState:
     """Takes steps until the run ends or is stopped, in calls that end at the edges of the timetable."""
-    with feeds.of(setup.replicas, setup.task, run.feed) as feed:
+    with feeds.of(setup.replicas, setup.task.sources["train"], run.feed) as feed:
         run.feed, program = feed.name, setup.program(feed)
         run.recorder.say(*feed.remarks)
         while run.goes_on:
@@ -78,7 +78,7 @@ def advance(run: TrainingRun, program: StepProgram, state: TrainState, rows: Row
       run: The run, which reads what the call reports.
       program: The compiled program.
       state: The state, whose memory is reused.
-      rows: What the batches are made of; see `train.devices.feeds`.
+      rows: What the batches are made of; see `train.mesh.feeds`.
       index: The indices of their examples, `(steps, ..., B)`.
     """
     if not program.is_compiled(rows):

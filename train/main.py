@@ -17,7 +17,8 @@ from pathlib import Path
 
 from attention.errors import UsageError
 from train import cli
-from train.run import console, terminal
+from train.cli import terminal
+from train.run import console
 
 DEFAULT_CONFIG = "configs/vit_digits.py"
 LIST = "list"  # in place of a config
@@ -66,7 +67,7 @@ def run(arguments: Sequence[str]) -> None:
     if "--dry-run" in arguments:
         dry_run(arguments)
         return
-    from train.devices import processes
+    from train.mesh import processes
 
     with processes.ending_alone():
         own = processes.join(arguments)
@@ -75,9 +76,8 @@ def run(arguments: Sequence[str]) -> None:
             for name in ("devices", "topology"):
                 if getattr(flags, name) is not None:
                     raise UsageError(f"--{name} is for --dry-run; a run takes all devices that there are.")
-            from train import loop
-            from train.config import loading
-            from train.devices import compilation
+            from train import loading, loop
+            from train.mesh import compilation
 
             if flags.config == LIST:
                 print(loading.listing())
@@ -114,7 +114,7 @@ def dry_run(arguments: Sequence[str]) -> None:
     Raises:
       UsageError: a run would raise it, or a flag is only for runs.
     """
-    from train.devices import processes
+    from train.mesh import processes
 
     flags, overrides = parse(arguments)
     for name in processes.FLAGS:
@@ -123,8 +123,8 @@ def dry_run(arguments: Sequence[str]) -> None:
     if flags.workdir:
         raise UsageError("--dry-run writes nothing; leave out --workdir.")
     from attention.mesh import compiled_for
-    from train.config import loading
-    from train.devices import dry, fitting, topology
+    from train import loading
+    from train.dry_run import dry, fitting, topology
 
     if flags.config == LIST:
         raise UsageError("--config=list prints the configs; leave out --dry-run.")
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if {"--help", "-h"} & set(arguments):
         return cli.run(lambda: parser().print_help())
     logging.getLogger("jax").setLevel(logging.ERROR)
-    from train.devices import processes
+    from train.mesh import processes
 
     trains = not {"--dry-run", f"--config={LIST}"} & set(arguments)
     return cli.run(functools.partial(run, arguments), processes.is_first, lasting=trains)

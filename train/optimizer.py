@@ -1,11 +1,10 @@
 """Optimizers by name, all from optax, and the learning rate of a step."""
 
-import dataclasses
 import difflib
 import functools
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 import flax.struct
 import jax
@@ -16,77 +15,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 from attention.errors import UsageError
-from attention.types import Checked, Decay, Names, NotNegative, Pattern, Positive, Reader, Sentinel, compiled, shown
-from models.fields import field
-from models.surgery import low_rank
-from train.config.durations import Length
+from train.config.optimizer import OptimizerConfig
 
 DECOUPLED = ("adamw", "lion")
-_FASTEST = 1e6  # the highest factor of a learning rate
 DECAYED = re.compile(r"(kernel|(?<!positions/)embedding)$")  # RoBERTa's learned positions are an embedding too
-
-
-def _check_rates(rates: tuple, path: str) -> None:
-    for rate in rates:
-        if not (
-            isinstance(rate, tuple) and tuple(map(type, rate)) in ((str, float), (str, int)) and 0 < rate[1] <= _FASTEST
-        ):
-            raise UsageError(
-                f"{path} must be pairs of a regular expression and a factor above 0, at most {_FASTEST:g}, such as "
-                f"(('embed', 0.1),), but it has {shown(rate)}; optimizer.freeze is for what is not trained."
-            )
-        compiled(rate[0], path)
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimizerConfig(Checked):
-    """The optimizer, its schedule and its regularisation."""
-
-    name: Annotated[str, Names(("adam", "adamw", "lion", "sgd"))] = field("adamw", "Which optimizer it is.")
-    learning_rate: NotNegative = field(1e-3, "The highest of the schedule.")
-    schedule: Annotated[str, Names(("constant", "cosine", "linear", "rsqrt"))] = field(
-        "cosine", "After the warm-up; `rsqrt` is 1/√step, from the warm-up's end."
-    )
-    warmup: Length = field("100 steps", "Of the linear rise from 0.")
-    end: NotNegative = field(0.0, "What cosine and linear end at, as a fraction of `learning_rate`.")
-    weight_decay: NotNegative = field(
-        0.1,
-        "On matrices only (kernels and embeddings; no bias, norm or position). Decoupled in adamw and lion; added to "
-        "the gradient, as L2 regularisation, in adam and sgd.",
-    )
-    clip: Annotated[Positive, Sentinel(0, "off")] = field(1.0, "Highest global norm of the gradient.")
-    beta1: Decay = field(0.9, "Decay of the first moment (adam, adamw, lion) or momentum (sgd).")
-    beta2: Decay = field(0.99, "Decay of the second moment (adam, adamw, lion).")
-    epsilon: NotNegative = field(1e-8, "Of adam and adamw.")
-    freeze: Annotated[Pattern, Sentinel("", "none")] = field(
-        "",
-        "A regular expression; parameters with a match in their path, such as `block_0/attention/query/kernel`, keep "
-        "their values, and take no memory of the optimizer.",
-    )
-    lora: Annotated[str, Sentinel("", "none"), Reader(low_rank.parse)] = field(
-        "",
-        "Low-rank additions to kernels, which alone are trained, such as `lora(rank=8, alpha=16.0, "
-        "on='attention/(query|value)/kernel')`; `on` is a regular expression, and so is `also`, of further parameters "
-        "that are trained whole.",
-    )
-    rates: Annotated[tuple, Sentinel((), "1 for all"), Reader(_check_rates)] = field(
-        (),
-        "Factors of the learning rate by regular expression, such as `(('embed', 0.1), ('block_[0-5]/', 0.5))`; for a "
-        "parameter, the first match in its path counts. They scale decoupled weight decay too.",
-    )
-
-    PATH: ClassVar[str] = "optimizer."
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.lora and self.freeze:
-            raise UsageError("optimizer.lora trains its additions and also='REGEX' alone; leave out optimizer.freeze.")
-
-    @property
-    def frozen(self) -> str:
-        """A regular expression of the parameters that are not trained; '' for none."""
-        lora = low_rank.parse(self.lora)
-        return lora.frozen if lora else self.freeze
 
 
 @flax.struct.dataclass

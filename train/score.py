@@ -10,7 +10,7 @@ from pathlib import Path
 from attention.errors import UsageError
 from train import cli
 from train.data.sources import lines
-from train.decode.translation_scores import scores, signatures
+from train.generation.translation_scores import scores, signatures
 
 
 def _aligned(translations: Path, references: Path) -> tuple[list[str], list[str]]:

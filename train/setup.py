@@ -12,10 +12,10 @@ from attention.mesh import BATCH
 from train import tasks
 from train.config.schema import Config
 from train.config.timetable import Timetable
-from train.devices import memory, sharding
-from train.devices.feeds import Feed
-from train.devices.program import StepProgram
-from train.devices.replicas import Replicas
+from train.mesh import memory, sharding
+from train.mesh.feeds import Feed
+from train.mesh.program import StepProgram
+from train.mesh.replicas import Replicas
 from train.state import Params, TrainState
 from train.step import Step
 from train.tasks import Task

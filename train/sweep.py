@@ -23,8 +23,8 @@ from typing import Any
 
 from attention.errors import UsageError
 from train import cli
-from train.config.loading import literal
 from train.grids import declaration, grid, matching, pool, together, tuning
+from train.loading import literal
 from train.run.progress import duration_text, numbers_text
 from train.run.workdir import read_result
 

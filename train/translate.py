@@ -20,17 +20,17 @@ from tqdm import tqdm
 
 from attention.errors import UsageError
 from train import cli
+from train.cli.files import check_place, writing
 from train.config.schema import Config
 from train.data import tokenisers
 from train.data.sources import lines
 from train.data.text.windows import cut
 from train.decode import alignment, trained
-from train.decode.decoding import translate
-from train.decode.sampling import Sampling
-from train.decode.search import Search
-from train.devices import compilation
+from train.generation.decoding import translate
+from train.generation.sampling import Sampling
+from train.generation.search import Search
+from train.mesh import compilation
 from train.run import workdir
-from train.run.files import check_place, writing
 
 BATCH = 32  # sentences at a time
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from analysis.explore import extraction, page
 from attention.errors import UsageError
 from train import cli
-from train.devices import compilation
-from train.run.files import write_text
+from train.cli.files import write_text
+from train.mesh import compilation
 
 
 @cli.program(

@@ -15,7 +15,7 @@ from analysis.pictures import attention_maps
 from analysis.pictures.attention_maps import TextMaps
 from attention.errors import UsageError
 from models.attention_weights import output_and_weights
-from train.config import loading
+from train import loading
 from train.config.schema import Config
 from train.decode import alignment, trained
 from train.run import workdir

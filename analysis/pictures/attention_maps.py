@@ -14,13 +14,13 @@ from jaxtyping import Array, Float, Int
 from attention import Mask, align_values
 from attention.errors import UsageError, check_known
 from models.attention_weights import attention_weights, output_and_weights
-from train.config import loading
+from train import loading
 from train.config.schema import Config
 from train.data import tokenisers
 from train.data.pipeline import Example
 from train.decode import alignment, trained
-from train.decode.decoding import translate
-from train.decode.search import Search
+from train.generation.decoding import translate
+from train.generation.search import Search
 from train.run import workdir
 from train.tasks.task import Task
 from train.translate import Translator

@@ -20,9 +20,9 @@ from analysis.metrics import counted
 from analysis.pictures import style
 from analysis.runs import MECHANISM, of_seed
 from attention.errors import UsageError, check_known, in_line
-from train.config.leaves import flatten
+from train.cli.files import read_record
+from train.loading.leaves import flatten
 from train.run import workdir
-from train.run.files import read_record
 
 Record = dict[str, Any]
 Groups = Mapping[str, Sequence[Sequence[Record]]]

@@ -14,7 +14,7 @@ from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb, to_rgba
 from matplotlib.figure import Figure
 
 from attention.errors import UsageError
-from train.run.files import check_place
+from train.cli.files import check_place
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart, without yellow, which is too light for a line.
 # Black is not quite black, since an SVG does not say which areas are black, and `ON_DARK` could not change them.

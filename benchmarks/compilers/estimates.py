@@ -15,7 +15,7 @@ import jax
 
 from benchmarks.compilers import described
 from benchmarks.schedules import BY_XLA, LENGTHS, SHORT
-from train.devices import collectives, topology
+from train.dry_run import collectives, topology
 
 WIDTH = 64
 

@@ -35,7 +35,7 @@ from attention.kernels import pair_gpu
 from attention.kernels.pair_tile import Network
 from benchmarks.compilers import described
 from train import cli
-from train.devices import topology
+from train.dry_run import topology
 
 SPECS = {"neural(dim=2)": (2, 1), "neural(dim=16)": (16, 8), "additive": (64,)}
 OF_JAX = "JAX's dot product"

@@ -32,7 +32,7 @@ from attention.kernels.tpu.forms import STRIP
 from attention.kernels.tpu.tile import rows_together
 from benchmarks.compilers import bundles, described
 from benchmarks.schedules import LENGTHS, NETWORKS, SHORT
-from train.devices import topology
+from train.dry_run import topology
 
 COMPILED, HEADS, WIDTH = 4096, 2, 64  # heads run one after another; a schedule is the same for every length
 BLOCKS = (128, 512, 1024)

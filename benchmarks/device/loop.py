@@ -26,9 +26,9 @@ from benchmarks.llama import __main__ as llama
 from benchmarks.train_step import SilentTraining, silent_training, training_against_step
 from models.gpt import GPT
 from models.published import pretrained
-from train.config import loading
+from train import loading
 from train.config.schema import Config
-from train.devices.dry import blank_task
+from train.dry_run.dry import blank_task
 
 LOOP = "configs/vit_cifar100_super.py"
 CLASSES, SIDE = 100, 32

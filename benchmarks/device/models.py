@@ -22,10 +22,10 @@ from benchmarks.device.core import planned
 from benchmarks.device.items import Item, Row, need
 from benchmarks.llama import __main__ as llama
 from benchmarks.train_step import INPUTS, peer_of
-from train.config import loading
+from train import loading
 from train.config.schema import Config
-from train.devices import feeds
-from train.devices.dry import DryRun
+from train.dry_run.dry import DryRun
+from train.mesh import feeds
 from train.tasks import Task
 
 BENCH, EAGER, COMPILED = "bench", "PyTorch", "PyTorch compiled"
@@ -117,7 +117,7 @@ def prepare_step(spec: str, model: Trained, batch: int, tiny: bool) -> Callable[
     """Compiles a step and what initialises its state; what it returns takes steps."""
     dry = DryRun.of(model.config(spec, batch, tiny), jax.devices()[:1])
     setup = dry.setup
-    with feeds.HostFeed(setup.replicas, setup.task) as feed, jax.set_mesh(setup.replicas.mesh):
+    with feeds.HostFeed(setup.replicas, setup.task.sources["train"]) as feed, jax.set_mesh(setup.replicas.mesh):
         program, shardings = setup.program(feed), setup.replicas.shardings(setup.shapes)
         compiled = program.compile(dry.state, dry.batch)
         begin = lambda: setup.step.init(setup.task.init(jax.random.key(0)))  # noqa: E731

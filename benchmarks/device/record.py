@@ -9,7 +9,7 @@ from typing import Any
 from attention.errors import UsageError
 from benchmarks.device.items import Item, Row
 from models.files import read_json
-from train.run.files import check_place, write_text, writing
+from train.cli.files import check_place, write_text, writing
 
 FILE, PROGRAMS = "device.json", "compiled.tar"
 MOST = 15 * 2**20  # bytes of compiled programs that are kept

@@ -24,10 +24,9 @@ from benchmarks import measure
 from benchmarks.train_step import COMPILED, plain_step
 from models.gpt import GPT
 from models.published import pretrained
-from train import cli, losses
-from train.config import loading
+from train import cli, loading, losses
 from train.config.schema import Config
-from train.decode.decoding import Sampling, generate
+from train.generation.decoding import Sampling, generate
 
 CONFIG = "configs/gpt_modern_pydoc.py:dot_product(kv_heads=4)"
 SIZES = {"model.depth": "12", "model.width": "768", "model.heads": "12", "model.mlp": "2048", "model.dropout": "0.0"}

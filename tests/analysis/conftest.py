@@ -5,7 +5,7 @@ import json
 import pytest
 
 from analysis import runs
-from train.config import loading
+from train import loading
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,7 @@ from pathlib import Path
 import jax
 
 from tests.train.conftest import arguments
-from train import tasks
-from train.config import loading
+from train import loading, tasks
 from train.main import parse
 from train.run import workdir
 from train.run.checkpoints import Checkpoints

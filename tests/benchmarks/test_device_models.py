@@ -10,7 +10,7 @@ from benchmarks.device import loop, models
 from benchmarks.device.items import Skipped
 from benchmarks.train_step import INPUTS, peer_of
 from tests.sizes import more
-from train.devices.dry import DryRun
+from train.dry_run.dry import DryRun
 
 STEP = {"seconds", "wall_seconds", "units_per_second", "unit", "flops", "bytes", "bytes_of", "attention", "by", "batch"}
 

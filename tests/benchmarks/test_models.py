@@ -10,7 +10,7 @@ import pytest
 from benchmarks import decoding, inference, layers, train_step
 from models.gpt import GPT
 from tests.sizes import once
-from train.config import loading
+from train import loading
 from train.state import count_parameters
 
 ONE = {"median": 1.0, "least": 1.0, "greatest": 1.0}

@@ -7,8 +7,8 @@ import jax
 import pytest
 
 from benchmarks import pods
-from train.devices import chips
-from train.devices.refusals import TooLarge
+from train.dry_run import chips
+from train.mesh.refusals import TooLarge
 
 GB = 10**9
 

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 import attention
 from attention import Mask
 from attention.mesh import compiled_for
-from train.devices import topology
+from train.dry_run import topology
 
 AXES = ("data", "fsdp", "context", "tensor")
 TOKENS, DEVICES, HEADS, WIDTH = 8192, 4, 8, 64  # DEVICES that share a sequence

@@ -15,7 +15,7 @@ from tests.compilers.test_tpu import PROGRAM
 from tests.conftest import ROOT
 from tests.sizes import once
 from train.data import packages
-from train.devices import topology
+from train.dry_run import topology
 
 pytestmark = pytest.mark.skipif(
     not packages.is_installed(f"jax_plugins.xla_cuda{topology.cuda()}"),

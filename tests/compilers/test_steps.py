@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from tests.conftest import ROOT
-from train.devices import topology
+from train.dry_run import topology
 
 PACKAGES = {"v5e:2x2": "libtpu", "h100x4": f"jax_cuda{topology.cuda()}_plugin"}
 # Megabytes of gradients and activations on a device that libtpu 0.0.42.1 and jax-cuda12-plugin 0.10.2 planned; a tenth
@@ -45,8 +45,8 @@ CONFIGS = (
 PROGRAM = """
 import json, sys
 from attention.mesh import compiled_for
-from train.config import loading
-from train.devices import dry, topology
+from train import loading
+from train.dry_run import dry, topology
 devices = topology.devices(sys.argv[1])
 with compiled_for(devices[0]):
     for name in sys.argv[2:]:

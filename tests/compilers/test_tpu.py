@@ -24,7 +24,7 @@ import jax, jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 import attention
 from attention import Mask, mesh
-from train.devices import topology
+from train.dry_run import topology
 device = topology.devices(sys.argv[1])[0]
 where = SingleDeviceSharding(device)
 for spec, dtype, tokens in itertools.product(eval(sys.argv[2]), ("float32", "bfloat16"), eval(sys.argv[3])):

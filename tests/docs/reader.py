@@ -21,12 +21,11 @@ from tests.conftest import ROOT
 from tests.docs.pages import ENDS, Block, PageError
 from tests.test_programs import parser_of
 from tests.test_programs import program as source
-from train import launch
-from train.config import loading
-from train.config.leaves import LEAVES
+from train import launch, loading
 from train.config.schema import MeshConfig
-from train.devices import dry
+from train.dry_run import dry
 from train.grids import grid, pool
+from train.loading.leaves import LEAVES
 from train.main import LIST
 
 OURS = ("analysis", "attention", "benchmarks", "docs", "models", "notebooks", "studies", "tests", "train")

@@ -16,10 +16,11 @@ from attention.errors import visible
 from models.published import pretrained
 from tests.fuzz.harness import answers, damaged, fuzzed, texts_of
 from tests.train.data.streams import load, read
-from train.config import loading
+from train import loading
+from train.cli import files
 from train.data import tokenisers
 from train.grids import declaration, grid
-from train.run import files, workdir
+from train.run import workdir
 
 RESULT = {
     "steps": 40,

@@ -23,10 +23,10 @@ from models.published.gpt2 import GPT2
 from tests.fuzz.harness import answers, changed, damaged, fuzzed, texts_of
 from tests.fuzz.test_files import LINE, RESULT, SWEEP, config, reported, subwords, write_run
 from tests.fuzz.test_files import used as used_tokeniser
-from train.config.leaves import flatten
 from train.data import tokenisers
 from train.data.images.section import ImageData
 from train.decode import export
+from train.loading.leaves import flatten
 
 
 @functools.cache

@@ -9,14 +9,13 @@ from attention.kernels.call import parse_implementation
 from attention.specs import parse
 from models.mechanisms import MECHANISMS, PROJECTIONS, resolve
 from tests.fuzz.harness import TEXTS, VALUES, answers, changed, fuzzed
-from train import sweep
-from train.config import loading
+from train import loading, sweep
 from train.config.durations import Duration
-from train.config.leaves import LEAVES
 from train.config.timetable import Timetable
 from train.data import sources, tokenisers
 from train.data.images import transforms
 from train.data.splits import Split
+from train.loading.leaves import LEAVES
 
 CONFIGS = [
     f"configs/{name}.py" for name in ("vit_digits", "cnn_digits", "gpt_pydoc", "translate_dates", "seq2seq_dates")

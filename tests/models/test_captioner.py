@@ -13,8 +13,8 @@ from models.cnn import CNNConfig
 from models.encoder_decoder import EncoderDecoderConfig
 from tests.models.small import random_params
 from tests.sizes import once
-from train.decode.decoding import translate
-from train.decode.search import Search
+from train.generation.decoding import translate
+from train.generation.search import Search
 from train.state import count_parameters
 
 SHAPE, VOCABULARY, LENGTH = (8, 12, 1), 11, 5

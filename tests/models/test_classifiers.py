@@ -178,8 +178,8 @@ def test_eight_devices_give_what_one_gives(run_python):
     """Loss and gradient with all that can be split over data and fsdp, in one process."""
     code = """
 import jax, jax.numpy as jnp, numpy as np
-from train.config import loading
-from train.devices import sharding
+from train import loading
+from train.mesh import sharding
 from train import tasks
 plain = loading.load("configs/cnn_digits.py:none")
 plain.mesh.update(data=2, fsdp=2, tensor=2)

@@ -10,7 +10,7 @@ from models.gpt import GPT
 from models.mechanisms import MECHANISMS, resolve
 from models.vit import ViT
 from tests.sizes import more
-from train.config import loading
+from train import loading
 from train.mechanisms import cache_bytes, layer_parameters, table
 from train.state import count_parameters, first_attention
 

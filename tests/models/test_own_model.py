@@ -16,9 +16,8 @@ from models.layers import MultiHeadAttention
 from models.layers.projections import Dense
 from models.mechanisms import resolve
 from tests.train.conftest import arguments
-from train import evaluate, main, tasks
-from train.config import loading
-from train.devices.sharding import parameter_spec
+from train import evaluate, loading, main, tasks
+from train.mesh.sharding import parameter_spec
 from train.tasks.image_classification import ImageClassification
 
 WIDTH, HEADS, ROWS, COLUMNS, CLASSES = 8, 2, 8, 8, 10

@@ -8,8 +8,8 @@ import pytest
 from models.published import pretrained
 from tests.models.published.test_marian import SPECIAL
 from tests.parity.test_marian import make, ours, torch, transformers
-from train.decode.decoding import translate
-from train.decode.search import Search
+from train.generation.decoding import translate
+from train.generation.search import Search
 
 RANDOM = np.random.default_rng(0)
 MANY = RANDOM.integers(1, 8, 12)

@@ -12,8 +12,8 @@ from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.published import pretrained
 from tests.parity.close import assert_close
 from tests.parity.test_marian import apply, torch, transformers
-from train.decode.decoding import translate
-from train.decode.search import Search
+from train.generation.decoding import translate
+from train.generation.search import Search
 
 SIZES = {"vocab_size": 13, "d_model": 16, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 2}
 SIZES |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12}

@@ -16,7 +16,7 @@ from models.mechanisms import resolve
 from models.text_classifier import TextClassifier
 from models.vit import ViT
 from tests.sizes import more
-from train.config import loading
+from train import loading
 from train.mechanisms import layer_parameters
 from train.state import count_parameters
 

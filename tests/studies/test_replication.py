@@ -16,8 +16,7 @@ from studies import declared, kept, pretraining, replication, surgery
 from studies.definitions import DECLARATIONS
 from tests.analysis.conftest import config, write_run  # noqa: F401
 from tests.conftest import ROOT
-from train import sweep
-from train.config import loading
+from train import loading, sweep
 from train.grids import declaration, grid, tuning
 from train.grids.grid import Sweep
 from train.main import parse

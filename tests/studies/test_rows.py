@@ -8,7 +8,7 @@ import pytest
 from attention import UsageError
 from models.mechanisms import MECHANISMS
 from studies import digits, manual, rows, runs
-from train.config import loading
+from train import loading
 from train.main import parse
 
 VERSIONS = {"jax": "1"}

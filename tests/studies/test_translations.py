@@ -6,7 +6,7 @@ import pytest
 
 from attention import UsageError
 from studies import runs, translations
-from train.config import loading
+from train import loading
 from train.main import parse
 
 

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.train.conftest import arguments
-from train import tasks
-from train.config import loading
+from train import loading, tasks
 from train.config.schema import Config
 from train.main import parse
 

@@ -13,7 +13,7 @@ from tests.train.conftest import arguments
 from train import evaluate, generate, main
 from train.data.sources.caption_digits import captioned
 from train.decode.captions import CaptionWriter
-from train.decode.search import Search
+from train.generation.search import Search
 
 pytestmark = pytest.mark.xdist_group(__name__)
 

@@ -11,8 +11,7 @@ from attention import UsageError
 from tests.storm import assert_same
 from tests.train.conftest import arguments, record
 from tests.train.test_resume import killed
-from train import main
-from train.config import loading
+from train import loading, main
 from train.decode import trained
 from train.run.training import TrainingRun
 

@@ -12,8 +12,7 @@ from flax.traverse_util import flatten_dict
 
 from attention import UsageError
 from tests.train.conftest import arguments
-from train import main
-from train.config import loading
+from train import loading, main
 from train.decode import trained
 from train.setup import Setup
 from train.start import another_run, initial

@@ -94,7 +94,7 @@ import jax, jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from models.layers.output import Output
 from train import losses
-from train.devices.sharding import AXES
+from train.mesh.sharding import AXES
 
 B, T, D, V = 24, 10, 16, 64
 keys = jax.random.split(jax.random.key(0), 3)

@@ -12,9 +12,10 @@ import pytest
 from attention import UsageError
 from configs import defaults as configs
 from models.masked_lm import MaskedLM, MaskedLMConfig
-from train.config import loading
+from train import loading
+from train.config.optimizer import OptimizerConfig
 from train.config.timetable import Timetable
-from train.optimizer import OptimizerConfig, Rates, decay_mask, learning_rate, optimizer
+from train.optimizer import Rates, decay_mask, learning_rate, optimizer
 from train.step import Step
 
 CONFIG = OptimizerConfig(

@@ -9,8 +9,7 @@ import pytest
 
 from tests.storm import assert_same
 from tests.train.conftest import arguments, record
-from train import evaluate, generate, main
-from train.config import loading
+from train import evaluate, generate, loading, main
 from train.data import tokenisers
 
 pytestmark = pytest.mark.xdist_group(__name__)

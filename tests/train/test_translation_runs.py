@@ -11,10 +11,10 @@ import pytest
 from attention import UsageError
 from tests.storm import assert_same
 from tests.train.conftest import TINY, record
-from train import evaluate, main, tasks, translate
-from train.config import loading
-from train.decode import alignment, translation_scores
-from train.decode.search import Search
+from train import evaluate, loading, main, tasks, translate
+from train.decode import alignment
+from train.generation import translation_scores
+from train.generation.search import Search
 
 pytestmark = pytest.mark.xdist_group(__name__)
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from attention.errors import UsageError
+from attention.errors import UsageError, unknown
 from attention.types import (
     CLOSEST,
     Checked,
@@ -21,12 +21,21 @@ from attention.types import (
 from models.fields import BOOKKEEPING, HARDWARE, field
 from models.surgery import starts
 from train.config.durations import Duration, Length
-from train.optimizer import OptimizerConfig
-from train.run import loggers
+from train.config.optimizer import OptimizerConfig
 
 T = TypeVar("T")
+WANDB = "wandb"  # a logger that every run may name
 PRECISIONS = ("float32", "bfloat16")
-Loggers = Annotated[str, Sentinel("", "none"), Reader(loggers.check)]
+
+
+def _check_loggers(names: str, path: str) -> None:
+    for name in names.split(","):
+        module, _, function = name.partition(":")
+        if name != WANDB and not (function.isidentifier() and all(map(str.isidentifier, module.split(".")))):
+            raise unknown(path, name, [WANDB, "module:function"])
+
+
+Loggers = Annotated[str, Sentinel("", "none"), Reader(_check_loggers)]
 Devices = Annotated[Count, Sentinel(-1, "the rest"), Unit("devices")]
 
 

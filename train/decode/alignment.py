@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from attention.errors import UsageError
 from models.attention_weights import attention_weights
+from train.cli.files import check_place
 from train.data.tokenisers import Tokeniser
-from train.run.files import check_place
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,8 @@ from train.data import tokenisers
 from train.data.encodings import images
 from train.data.images import transforms
 from train.decode import trained
-from train.decode.decoding import translate
-from train.decode.search import Search
+from train.generation.decoding import translate
+from train.generation.search import Search
 from train.run import workdir
 
 TOKENISER = "target_tokeniser.json"

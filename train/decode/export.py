@@ -15,7 +15,7 @@ from models.files import read_json
 from models.published import pretrained
 from models.published.architectures import Architecture
 from models.surgery.low_rank import is_addition
-from train.config import loading
+from train import loading
 from train.config.schema import Config
 from train.data import tokenisers
 from train.decode import trained

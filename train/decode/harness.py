@@ -16,10 +16,10 @@ import numpy as np
 
 from attention.errors import UsageError
 from train.data.tokenisers.base import Ids
-from train.decode.decoding import generate
+from train.decode.continuations import Texts
 from train.decode.language_models import LanguageModel
-from train.decode.sampling import Sampling
-from train.generate import Texts
+from train.generation.decoding import generate
+from train.generation.sampling import Sampling
 
 try:
     from lm_eval.api.model import LM

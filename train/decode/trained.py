@@ -9,10 +9,10 @@ from jax.sharding import Mesh
 
 from attention.errors import UsageError
 from models.surgery import low_rank
-from train import cli, tasks
-from train.config import loading, schema
-from train.devices import sharding
-from train.devices.replicas import Replicas
+from train import cli, loading, tasks
+from train.config import schema
+from train.mesh import sharding
+from train.mesh.replicas import Replicas
 from train.run import workdir
 from train.run.checkpoints import Checkpoints
 from train.tasks.task import Task

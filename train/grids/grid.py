@@ -15,13 +15,13 @@ from attention.errors import UsageError
 from attention.types import Reader, Rule, Seed, Valid, fits
 from models.files import read_json
 from train import cli
-from train.config.leaves import CHANGEABLE, LEAVES
-from train.config.loading import literal, name_of
+from train.cli.files import write_json, writing
 from train.grids import pool
 from train.grids.declaration import Declaration
 from train.grids.matching import Request
 from train.grids.tuning import BEYOND, Tuning
-from train.run.files import write_json, writing
+from train.loading import literal, name_of
+from train.loading.leaves import CHANGEABLE, LEAVES
 
 FILE = "sweep.json"
 ARGUMENT = "argument"  # stands for the config file's argument where a field is expected

@@ -17,10 +17,10 @@ import jax
 from attention.errors import UsageError
 from attention.types import Multiple
 from models.fields import declared
-from train import tasks
-from train.config import durations, loading, timetable
+from train import loading, tasks
+from train.config import durations, timetable
 from train.config.schema import Config
-from train.devices import memory
+from train.mesh import memory
 from train.setup import Setup
 from train.state import count_parameters
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from models.files import read_json
 from train.cli import OVERRIDE
+from train.cli.files import read_record, write_json, write_text
 from train.run import results
 from train.run.checkpoints import Checkpoints
 from train.run.evaluations import EXAMPLES
-from train.run.files import read_record, write_json, write_text
 from train.run.lives import DIVERGED
 from train.run.recorder import TensorBoard
 from train.run.report import draw_curves

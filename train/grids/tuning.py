@@ -10,8 +10,8 @@ from typing import Annotated
 
 from attention.errors import UsageError
 from attention.types import Rule, check
-from train import tasks
-from train.config import durations, loading
+from train import loading, tasks
+from train.config import durations
 from train.grids import pool
 from train.grids.matching import Request
 from train.run.workdir import read_result

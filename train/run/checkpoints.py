@@ -22,8 +22,9 @@ from flax.traverse_util import flatten_dict
 from orbax.checkpoint import v1 as ocp
 
 from attention.errors import UsageError, printable
-from train.devices import processes
-from train.run import digest, files, workdir
+from train.cli import files
+from train.mesh import processes
+from train.run import digest, workdir
 from train.state import Params, TrainState
 from train.step import NonFiniteError
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from attention.errors import unknown
 from train import cli
-from train.run import terminal
+from train.cli import terminal
 
 NAME = "attention-bench"
 COMMAND = "ATTENTION_BENCH_COMMAND"  # what a user types to continue, where another program started this process

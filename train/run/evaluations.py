@@ -11,8 +11,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from train.data.device import ResidentEvaluation
-from train.devices import feeds, refusals
-from train.devices.replicas import Replicas
+from train.mesh import feeds, refusals
+from train.mesh.replicas import Replicas
 from train.run.progress import Clock, averages
 from train.state import Params
 from train.step import Batch

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 from attention.errors import UsageError, brief, unknown
-
-WANDB = "wandb"
+from train.config.schema import WANDB
 
 
 class Logger(Protocol):
@@ -23,14 +22,6 @@ class Logger(Protocol):
 
     def close(self) -> None:
         """Ends the log; the process may go on."""
-
-
-def check(names: str, path: str) -> None:
-    """Raises UsageError unless all names, between commas, are `wandb` or `module:function`; imports nothing."""
-    for name in names.split(","):
-        module, _, function = name.partition(":")
-        if name != WANDB and not (function.isidentifier() and all(map(str.isidentifier, module.split(".")))):
-            raise unknown(path, name, [WANDB, "module:function"])
 
 
 def numbers(line: dict[str, Any]) -> dict[str, float]:

@@ -13,11 +13,11 @@ from tqdm import tqdm
 
 from attention.errors import UsageError
 from models.files import open_regular
-from train.devices import processes
+from train.cli.terminal import coloured, filled
+from train.mesh import processes
 from train.run import loggers, results
 from train.run.progress import Clock, duration_text, numbers_text
 from train.run.results import Metrics
-from train.run.terminal import coloured, filled
 from train.setup import Setup
 
 SILENCE = 60.0  # seconds without output after which a log without a terminal gets a line of progress

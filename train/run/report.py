@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from train.cli import files
 from train.data.splits import PARTS
-from train.devices import memory, processes
-from train.run import files, results, workdir
+from train.mesh import memory, processes
+from train.run import results, workdir
 from train.run.recorder import Recorder
 from train.setup import Setup
 from train.state import TrainState

@@ -10,8 +10,9 @@ import jax
 import numpy as np
 
 from attention.errors import UsageError
-from train.devices import processes
-from train.run import digest, evaluations, files, report, results, workdir
+from train.cli import files
+from train.mesh import processes
+from train.run import digest, evaluations, report, results, workdir
 from train.run.checkpoints import Checkpoints, evaluated
 from train.run.evaluations import Evaluator, Measured
 from train.run.interrupts import Interrupts
@@ -35,7 +36,7 @@ class TrainingRun(contextlib.ExitStack):
 
     Attributes:
       step: How many steps have been taken.
-      feed: The name of the place where the batches come from, once a run has been started; see `train.devices.feeds`.
+      feed: The name of the place where the batches come from, once a run has been started; see `train.mesh.feeds`.
       stopping: Whether a signal has asked the run to stop.
     """
 
@@ -108,7 +109,7 @@ class TrainingRun(contextlib.ExitStack):
 
         Args:
           count: The steps of the call.
-          reported: Its report; see `train.devices.program`.
+          reported: Its report; see `train.mesh.program`.
           index: The indices of its examples, `(count, ..., B)`.
         """
         self._read()

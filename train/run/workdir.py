@@ -19,9 +19,9 @@ import jax
 
 from attention.errors import UsageError
 from models.files import open_regular, read_json, read_text
-from train.config.leaves import CHANGEABLE, completed, flatten
-from train.devices import processes
-from train.run.files import TEMPORARY, write_json, write_text, writing
+from train.cli.files import TEMPORARY, write_json, write_text, writing
+from train.loading.leaves import CHANGEABLE, completed, flatten
+from train.mesh import processes
 
 LOCK = ".lock"
 SHARED_WITHIN = 30.0  # seconds that a network's file system may take to show one machine what another has written
@@ -130,7 +130,7 @@ def _check_shared(workdir: Path, token: str) -> None:
 
 
 def read_config(workdir: Path) -> dict[str, Any]:
-    """Returns the resolved config of a run; see `train.config.leaves.completed`.
+    """Returns the resolved config of a run; see `train.loading.leaves.completed`.
 
     Raises:
       UsageError: the folder has no config.

@@ -12,7 +12,7 @@ from attention.errors import UsageError, listed
 from models.files import at_home
 from models.published.pretrained import LoadReport
 from models.surgery import exchange, low_rank
-from train.config import loading
+from train import loading
 from train.config.schema import Config
 from train.run import workdir
 from train.run.checkpoints import Checkpoints

@@ -15,8 +15,8 @@ from models.surgery import exchange
 from models.surgery.like import like
 from models.surgery.starts import Distilled
 from models.transformer import TransformerConfig
-from train.devices import sharding
-from train.devices.replicas import Replicas
+from train.mesh import sharding
+from train.mesh.replicas import Replicas
 from train.state import Params
 from train.step import Batch
 from train.tasks import Task

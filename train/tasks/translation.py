@@ -8,7 +8,7 @@ from models.published import pretrained
 from models.seq2seq import Seq2SeqConfig
 from train.config.schema import Config
 from train.data.pairs.section import TranslationData
-from train.decode import translation_scores
+from train.generation import translation_scores
 from train.tasks.writing import WritingTask
 
 

@@ -11,10 +11,10 @@ from jax.experimental import multihost_utils
 
 from train import losses
 from train.data.tokenisers import marks
-from train.decode import translation_scores
-from train.decode.decoding import translate
-from train.decode.search import Search
-from train.devices import sharding
+from train.generation import translation_scores
+from train.generation.decoding import translate
+from train.generation.search import Search
+from train.mesh import sharding
 from train.step import Batch, Sums
 from train.tasks.text import TextTask, perplexity, unsmoothed
 

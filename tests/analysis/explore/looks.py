@@ -6,7 +6,7 @@ import numpy as np
 
 from analysis.explore.extraction import Look, Looks
 from analysis.pictures.attention_maps import TextMaps, rollout
-from train.config import loading
+from train import loading
 
 WORDS = ["<script>", "</script>", "the", "␣", "\n", "the"]
 

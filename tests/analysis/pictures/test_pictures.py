@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 from tests.sizes import more, once
 from train import translate
 from train.decode import trained
-from train.decode.search import Search
+from train.generation.search import Search
 
 pytestmark = pytest.mark.xdist_group(__name__)
 

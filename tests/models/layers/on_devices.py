@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 from attention import Mask
 from attention.recurrences.linear import Recurrence
 from tests.models.test_layers_contract import ON_DEVICES, implementations, layer, mechanism, params_of, tokens
-from train.devices.sharding import AXES, parameter_spec
+from train.mesh.sharding import AXES, parameter_spec
 
 
 def gradients(module, params, x):

@@ -16,7 +16,7 @@ from models.mechanisms import resolve
 from models.published import decoders, modernbert, pretrained
 from models.published.hugging_face import CONFIG, SAFETENSORS, SHARDS
 from tests.sizes import more, once
-from train.config import loading
+from train import loading
 
 MODERN = {"norm_type": "rms", "gated": True, "activation": "swish", "mlp_bias": False, "output_bias": False}
 GEMMA = {"norm_type": "rms_offset", "scale_embeddings": True, "activation": "gelu_tanh", "head": 6, "norm": "sandwich"}

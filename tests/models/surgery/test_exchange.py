@@ -9,7 +9,7 @@ from attention import UsageError
 from models.gpt import GPT, GPTConfig
 from models.published import pretrained
 from models.surgery import exchange
-from train.config import loading
+from train import loading
 
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 13, (2, 9)))
 SPEC = "dot_product(kv_heads=2, window=4)"

@@ -13,7 +13,7 @@ from tests.models.small import small
 from train import generate
 from train.data.tokenisers.base import ByteTokeniser
 from train.decode.language_models import LanguageModel, start_of
-from train.decode.sampling import Sampling
+from train.generation.sampling import Sampling
 
 
 @pytest.fixture(scope="module")

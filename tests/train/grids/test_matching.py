@@ -5,10 +5,10 @@ import pytest
 from attention import UsageError
 from attention.operations import linear, mlp
 from models.mechanisms import resolve
-from train.config import loading
-from train.devices import memory
+from train import loading
 from train.grids import matching
 from train.grids.matching import Request, nearest
+from train.mesh import memory
 
 SMALL = {"model.depth": "1", "model.width": "32", "model.mlp": "64", "train.length": "10 epochs"}
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from train.config.schema import MeshConfig
-from train.devices import sharding
-from train.devices.replicas import Replicas
+from train.mesh import sharding
+from train.mesh.replicas import Replicas
 from train.run.evaluations import Evaluator
 from train.tasks import Task
 

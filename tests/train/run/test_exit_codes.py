@@ -9,7 +9,7 @@ from attention import UsageError
 from tests.conftest import ROOT
 from tests.sizes import more
 from train import cli
-from train.run import terminal
+from train.cli import terminal
 
 STARTING = """
 import os, runpy, signal, sys, time

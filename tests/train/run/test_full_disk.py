@@ -11,7 +11,7 @@ from tests.sizes import once
 from tests.storm import assert_same
 from tests.train.conftest import arguments
 from train import main
-from train.run.files import read_record, write_json
+from train.cli.files import read_record, write_json
 from train.run.recorder import Record, TensorBoard
 from train.run.workdir import claimed
 

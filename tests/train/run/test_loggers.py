@@ -8,8 +8,8 @@ import pytest
 
 from attention import UsageError
 from tests.train.run.test_recorder import Quiet
+from train.cli.files import read_record
 from train.config.schema import TrainConfig
-from train.run.files import read_record
 from train.run.recorder import Recorder
 
 LINES = [("train", 3, {"loss": 0.5}), ("validation", 4, {"loss": 0.25, "accuracy": 1.0})]

@@ -10,12 +10,12 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from attention import UsageError
+from train.cli.files import read_record, write_json
 from train.config.schema import Config, MeshConfig
 from train.config.timetable import Timetable
-from train.devices import processes, sharding
-from train.devices.replicas import Replicas
+from train.mesh import processes, sharding
+from train.mesh.replicas import Replicas
 from train.run import report
-from train.run.files import read_record, write_json
 from train.run.recorder import Record, Recorder, set_aside
 from train.tasks import Task
 

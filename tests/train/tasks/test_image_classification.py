@@ -9,8 +9,7 @@ import pytest
 from attention import UsageError
 from tests.train.data.streams import labelled
 from tests.train.tasks.test_language_modelling import forward, loss_of
-from train import tasks
-from train.config import loading
+from train import loading, tasks
 from train.data.images import section
 from train.data.images.examples import ImageExamples
 from train.data.splits import PARTS

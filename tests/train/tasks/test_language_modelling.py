@@ -10,12 +10,11 @@ import pytest
 
 from attention import UsageError
 from tests.models.small import random_like
-from train import tasks
-from train.config import loading
+from train import loading, tasks
 from train.config.schema import MeshConfig
 from train.data.tokenisers.base import ByteTokeniser
-from train.devices import sharding
-from train.devices.replicas import Replicas
+from train.mesh import sharding
+from train.mesh.replicas import Replicas
 from train.run import workdir
 from train.run.evaluations import Evaluator
 from train.run.progress import averages

@@ -11,8 +11,7 @@ from attention import UsageError
 from models.published import pretrained
 from tests.train.tasks.test_language_modelling import TINY, first, forward, loss_of, measured, noisy, zero
 from tests.train.tasks.test_language_modelling import task_of as _task_of
-from train import loop
-from train.config import loading
+from train import loading, loop
 from train.decode import export, trained
 
 WORDS = ("the", "cat", "sat", "on", "mat", "and", "dog", "slept", "near", "a", "the", "the")

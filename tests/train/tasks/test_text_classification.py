@@ -7,7 +7,7 @@ import pytest
 
 from tests.train.tasks.test_language_modelling import first, forward, loss_of, measured, noisy, zero
 from tests.train.tasks.test_language_modelling import task_of as _task_of
-from train.config import loading
+from train import loading
 
 LIKED, HATED = "a good film that I liked,pos", "not good at all and far too long for anybody to like,neg"
 

@@ -10,11 +10,10 @@ from models.published import pretrained
 from tests.sizes import once
 from tests.train.data.tokenisers import test_marian as published
 from tests.train.tasks.test_language_modelling import first, forward, loss_of, measured, noisy, zero
-from train import tasks
-from train.config import loading
+from train import loading, tasks
 from train.config.schema import MeshConfig
-from train.decode import translation_scores
-from train.devices import sharding
+from train.generation import translation_scores
+from train.mesh import sharding
 
 SMALL = {
     "encoder_decoder": {

@@ -1,0 +1,309 @@
+"""Search with caches against plain Python that runs every sequence through the whole model again."""
+
+import functools
+import itertools
+import json
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attention import UsageError
+from models.mechanisms import MECHANISMS
+from models.seq2seq import VARIANTS
+from tests.models import test_encoder_decoder as transformer
+from tests.models import test_seq2seq as recurrent
+from tests.sizes import more, once
+from train.generation.decoding import translate
+from train.generation.sampling import Sampling
+from train.generation.search import Search, Special, with_beams
+
+PAD, START, END, LONGEST = 0, 1, 2, 7
+SOURCE, LENGTHS = np.array([[5, 3, 9, 4, 8, 7], [6, 10, 4, 0, 0, 0], [8, 0, 0, 0, 0, 0]]), np.array([6, 3, 1])
+KEY = jax.random.key(0)
+
+
+def run(model, params, search, source=SOURCE, lengths=LENGTHS, key=KEY, pad=PAD):
+    return jax.device_get(translate(model, params["params"], source, lengths, search, key, START, END, pad)[0])
+
+
+@functools.cache
+def compiled(model):
+    """Log-probabilities of whole forward passes, as a function of parameters and inputs."""
+    return jax.jit(lambda *arrays: jax.nn.log_softmax(model.apply(*arrays)))
+
+
+def forward(model, params):
+    """Log-probabilities `(prefixes, V)` of what follows prefixes of one length, from whole forward passes."""
+    whole = functools.partial(compiled(model), params)
+
+    def after(row, prefixes, batch=8):
+        target = np.zeros((batch, LONGEST), np.int32)
+        target[:, 0] = START
+        for place, prefix in zip(target, prefixes, strict=False):
+            place[1 : 1 + len(prefix)] = prefix
+        rows = np.repeat(SOURCE[row : row + 1], batch, 0), np.repeat(LENGTHS[row : row + 1], batch, 0)
+        return np.asarray(whole(*rows, target))[: len(prefixes), len(prefixes[0])]
+
+    return after
+
+
+def allowed(length, search, size):
+    """Tokens that may come as the one that makes a sequence this long."""
+    if length == search.max_length:
+        return [END]
+    return [
+        token for token in range(size) if token not in (PAD, START) and (token != END or length >= search.min_length)
+    ]
+
+
+def greedy(after, row, search):
+    sequence, score = [], 0.0
+    while not sequence or sequence[-1] != END:
+        scores = after(row, [sequence])[0]
+        token = max(allowed(len(sequence) + 1, search, len(scores)), key=lambda token: scores[token])
+        sequence, score = [*sequence, token], score + scores[token]
+    return sequence, score
+
+
+def beams(after, row, search):
+    """Hugging Face's beam search, one list of sequences at a time."""
+    k, running, finished = search.beams, [(0.0, [])], []
+    for length in range(1, search.max_length + 1):
+        following = after(row, [sequence for _, sequence in running])
+        candidates = [
+            (score + scores[token], score, [*sequence, token])
+            for (score, sequence), scores in zip(running, following, strict=True)
+            for token in allowed(length, search, len(scores))
+        ]
+        candidates = sorted(candidates, key=lambda one: -one[0])[: 2 * k]
+        for score, before, sequence in candidates[:k]:
+            if sequence[-1] == END:
+                free = before if length == search.max_length else score
+                finished.append((free / length**search.length_penalty, score, sequence))
+        finished = sorted(finished, key=lambda one: -one[0])[:k]
+        running = [(score, sequence) for score, _, sequence in candidates if sequence[-1] != END][:k]
+        if not running or (len(finished) == k and running[0][0] / length**search.length_penalty <= finished[-1][0]):
+            break
+    return finished[0][2], finished[0][1]
+
+
+def check(found, expected):
+    """Tokens, lengths and scores of all sentences."""
+    for row, (sequence, score) in enumerate(expected):
+        assert found.lengths[row] == len(sequence)
+        assert found.tokens[row].tolist() == sequence + [PAD] * (found.tokens.shape[1] - len(sequence))
+        np.testing.assert_allclose(found.scores[row], score, atol=2e-4)
+
+
+def likely_to_end(params, by=2.0):
+    """So that sequences have different lengths."""
+    bias = params["params"]["head_bias"]
+    return {"params": params["params"] | {"head_bias": bias.at[END].add(by)}}
+
+
+def build(seed=0, by=1.5, **changes):
+    model, params = transformer.build(output_bias=True, **changes)
+    params = transformer.random_params(model, SOURCE[:, :4], LENGTHS, SOURCE[:, :4], seed=seed)
+    return model, likely_to_end(params, by)
+
+
+@pytest.mark.parametrize("mechanism", once([name for name, row in MECHANISMS.items() if row.score.cross], ["neural"]))
+def test_greedy_is_that_of_whole_forward_passes(mechanism):
+    search = Search(1, 1.0, 5)
+    model, params = build(by=0.0, decoder_attention=mechanism, cross_attention=mechanism, decoder_depth=1)
+    expected = [greedy(forward(model, params), row, search) for row in range(3)]
+    check(run(model, params, search), expected)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("variant", once(VARIANTS, ["qkv"]))
+def test_greedy_of_recurrent_models_too(variant):
+    search = Search(1, 1.0, 5)
+    model, params = recurrent.build(attention=variant, cell="lstm" if variant == "qkv" else "gru")
+    expected = [greedy(forward(model, params), row, search) for row in range(3)]
+    check(run(model, params, search), expected)
+
+
+OWN = ["dot_product", "super|neural(pairs='unique')", "linear|delta", "positional|gaussian", "efficient|additive"]
+
+
+@pytest.mark.parametrize(
+    "mechanism", [*once(OWN[:3], OWN[1:2]), *(pytest.param(each, marks=pytest.mark.long) for each in OWN[3:])]
+)
+def test_beams_take_every_kind_of_cache_along(mechanism):
+    search = Search(3, 1.0, 5)
+    model, params = build(decoder_attention=mechanism, cross_attention=mechanism)
+    check(run(model, params, search), [beams(forward(model, params), row, search) for row in range(3)])
+
+
+@pytest.mark.more
+def test_beams_take_recurrent_states_along():
+    search = Search(3, 1.0, 5)
+    model, params = recurrent.build(attention="luong_general", cell="lstm")
+    check(run(model, params, search), [beams(forward(model, params), row, search) for row in range(3)])
+
+
+SEARCHES = [
+    Search(8, 0.6, 3),
+    Search(4, 1.0, 6, min_length=4),
+    Search(2, 1.0, 6),
+    Search(4, 0.0, 6),
+    Search(4, 1.0, 6),
+    Search(3, 2.0, 6),
+    Search(3, -1.0, 6),
+    Search(2, 1.0, 5, min_length=5),
+    Search(3, 1.0, 1),
+]
+
+
+@pytest.mark.parametrize(
+    "search",
+    [*once(SEARCHES[:2], SEARCHES[:1]), *(pytest.param(search, marks=pytest.mark.long) for search in SEARCHES[2:])],
+    ids=repr,
+)
+def test_beams_are_those_of_plain_python(search):
+    ends = set()
+    for seed in range(3):
+        model, params = build(seed)
+        expected = [beams(forward(model, params), row, search) for row in range(3)]
+        check(run(model, params, search), expected)
+        ends |= {len(sequence) for sequence, _ in expected}
+    assert len(ends) > 1 or search.min_length == search.max_length
+
+
+@pytest.mark.more
+def test_one_beam_is_greedy_where_long_sequences_have_no_advantage():
+    search, special = Search(1, 0.0, 6), Special(*(jnp.asarray(token, jnp.int32) for token in (START, END, PAD)))
+    model, params = build()
+    arrays = jnp.asarray(SOURCE), jnp.asarray(LENGTHS)
+
+    def step(last, before):
+        position, tokens = before
+        tokens = jax.lax.dynamic_update_slice_in_dim(tokens, last[:, None], position, axis=1)
+        return jnp.take(model.apply(params, *arrays, tokens), position, axis=1), (position + 1, tokens)
+
+    nothing = jnp.zeros((), jnp.int32), jnp.zeros((3, search.max_length), jnp.int32)
+    one_beam, _ = jax.jit(lambda: with_beams(step, nothing, search, special, 3))()
+    chex.assert_trees_all_close(jax.device_get(one_beam), run(model, params, search), atol=1e-5)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("penalty", [more(0.0), 1.0])
+def test_enough_beams_find_the_best_of_all_sequences(penalty):
+    """Four words and the end, three places, the last of which is the end's."""
+    search = Search(20, penalty, 3)
+    model, params = transformer.build((11, 7), output_bias=True)
+    params = likely_to_end(params)
+    after = forward(model, params)
+    words = [token for token in range(7) if token not in (PAD, START, END)]
+    sequences = [[*some, END] for n in range(3) for some in itertools.product(words, repeat=n)]
+
+    def ranked(row, sequence):
+        gained = [after(row, [sequence[:place]])[0][token] for place, token in enumerate(sequence)]
+        return sum(gained[: 2 if len(sequence) == 3 else None]) / len(sequence) ** penalty, sequence, sum(gained)
+
+    found = run(model, params, search)
+    check(found, [max(ranked(row, sequence) for sequence in sequences)[1:] for row in range(3)])
+
+
+@pytest.mark.more
+@pytest.mark.parametrize(
+    "search", [more(Search(1, 1.0, 7)), Search(4, 1.0, 7), more(Search(1, 1.0, 7, sampling=Sampling()))]
+)
+def test_scores_are_log_probabilities(search):
+    model, params = build()
+    found = run(model, params, search)
+    target = np.concatenate([np.full((3, 1), START), found.tokens[:, :-1]], axis=1)
+    scores = np.asarray(jax.nn.log_softmax(jax.jit(model.apply)(params, SOURCE, LENGTHS, target)))
+    for row, length in enumerate(found.lengths):
+        total = sum(scores[row, place, token] for place, token in enumerate(found.tokens[row, :length]))
+        np.testing.assert_allclose(found.scores[row], total, atol=2e-4)
+
+
+@pytest.mark.parametrize("search", [more(Search(3, 1.0, 7)), Search(1, 1.0, 7, sampling=Sampling())])
+def test_a_padded_batch_gives_what_single_sentences_give(search):
+    model, params = build(by=0.9)
+    whole = run(model, params, search)
+    assert len(set(whole.lengths.tolist())) > 1
+    rows = range(1) if search.sampling.temperature else range(3)  # draws depend on the place too
+    for row in rows:
+        length = LENGTHS[row]
+        alone = run(model, params, search, SOURCE[row : row + 1, :length], LENGTHS[row : row + 1])
+        chex.assert_trees_all_close(alone, jax.tree.map(lambda x: x[row : row + 1], whole), atol=1e-4)  # noqa: B023
+    other = run(model, params, search, np.where(SOURCE == 0, 9, SOURCE))
+    chex.assert_trees_all_close(other, whole, atol=1e-5)
+
+
+def test_draws_depend_on_the_key_and_the_place():
+    model, params = build(by=0.0)
+    search = Search(1, 1.0, 7, sampling=Sampling())
+    same = np.repeat(SOURCE[:1], 3, 0), np.repeat(LENGTHS[:1], 3, 0)
+    one = run(model, params, search, *same)
+    assert len({tuple(row) for row in one.tokens.tolist()}) == 3
+    chex.assert_trees_all_equal(run(model, params, search, *same), one)
+    assert np.any(run(model, params, search, *same, key=jax.random.key(1)).tokens != one.tokens)
+    assert not np.isin(one.tokens[one.tokens != PAD], [START]).any()
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("k", [more(1), 3])
+def test_search_stops_when_all_are_finished(k):
+    model, params = build(by=8.0)
+
+    def steps(search):
+        return translate(model, params["params"], SOURCE, LENGTHS, search, KEY, START, END, PAD)
+
+    found, count = steps(Search(k, 0.0, 30))
+    assert count == found.lengths.max() < 5 if k == 1 else count < 8
+    assert steps(Search(k, 0.0, 30, min_length=30))[1] == 30
+
+
+@pytest.mark.more
+def test_padding_may_be_the_end():
+    model, params = build()
+    apart, same = (run(model, params, Search(3, 1.0, 7), pad=pad) for pad in (PAD, END))
+    assert same.tokens.shape == apart.tokens.shape  # where the padding may be written, other sequences may be best
+    for row, length in enumerate(same.lengths):
+        assert np.flatnonzero(same.tokens[row] == END)[0] == length - 1
+        assert np.all(same.tokens[row, length:] == END)
+
+
+def test_it_is_compiled_once_for_a_shape():
+    model, params = build()
+    traced = chex.assert_max_traces(translate.__wrapped__, n=1)
+    compiled = jax.jit(traced, static_argnums=(0, 4))
+    for seed in range(3):
+        source, key = np.random.default_rng(seed).integers(3, 11, SOURCE.shape), jax.random.key(seed)
+        compiled(model, params["params"], source, LENGTHS - seed // 2, Search(2, 1.0, 4), key, START, END, seed)
+
+
+@pytest.mark.long
+def test_a_mesh_gives_the_same(run_python):
+    done = run_python("-m", "tests.train.generation.search_on_devices", devices=4)
+    assert json.loads(done.stdout.splitlines()[-1]) == {"1": True, "3": True}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beams": 0}, "beams must be at least 1"),
+        ({"length_penalty": float("nan")}, "length_penalty must be a finite number, but it is nan"),
+        ({"max_length": 0}, "max_length must be at least 1"),
+        ({"min_length": 9}, "min_length from 1 to it, but they are 5 and 9"),
+        ({"beams": 2, "sampling": Sampling()}, "2 beams are searched, not drawn"),
+        ({"sampling": Sampling(0, repetition_penalty=2.0)}, "repetition_penalty=2.0 is for language models"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        Search(**{"beams": 1, "length_penalty": 1.0, "max_length": 5} | options)
+
+
+@pytest.mark.parametrize("changes", [{"positions": "learned"}, {"decoder_attention": "super"}])
+def test_what_has_a_fixed_length_is_not_exceeded(changes):
+    model, params = build(**changes)
+    with pytest.raises(UsageError, match=r"8 tokens|has 8"):
+        run(model, params, Search(1, 1.0, 8))

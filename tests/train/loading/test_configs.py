@@ -1,0 +1,312 @@
+"""Every config builds; every leaf is read; every mistake is one sentence."""
+
+import dataclasses
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from attention import UsageError
+from models.gpt import GPT, GPTConfig
+from models.published import pretrained
+from tests.sizes import once
+from train import loading, loop
+from train.loading.leaves import flatten
+from train.main import main, parse
+from train.setup import Setup
+
+FILES = sorted(p.name for p in (loading.PACKAGE / "configs").glob("*.py") if p.stem not in ("__init__", "defaults"))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_configs_are_valid_plain_and_without_none(file):
+    plain = loading.load(f"configs/{file}").to_dict()
+    loading.validate(plain)
+    assert {type(value) for value in flatten(plain).values()} <= {str, int, float, bool, tuple}
+
+
+DEEP = ()
+for _ in range(5000):
+    DEEP = (DEEP,)
+OTHERS = ("_super.py", "seq2seq_dates.py", "cnn_digits.py", "gpt_published.py")
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if not file.endswith(OTHERS)])
+def test_configs_take_a_mechanism(file):
+    assert loading.validate(loading.load(f"configs/{file}:efficient").to_dict()).model.attention == "efficient"
+
+
+def test_a_published_model_is_described_by_its_folder(tmp_path):
+    model = GPTConfig(name="gpt", depth=1, width=8, heads=2, mlp=12, positions="learned", attention_bias=True)
+    params = GPT(model, 11, 6).init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]
+    pretrained.export(str(tmp_path), model, params)
+    config = loading.validate(loading.load(f"configs/gpt_published.py:{tmp_path}").to_dict())
+    assert dataclasses.replace(config.model, pretrained="") == model
+    assert (config.data.vocabulary, config.data.tokeniser) == (11, f"hf:{tmp_path}")
+
+
+def test_recurrent_configs_take_001s_variants():
+    config = loading.validate(loading.load("configs/seq2seq_dates.py:encoder_qkv").to_dict())
+    assert config.model.attention == "encoder_qkv"
+
+
+def test_the_convolutional_config_takes_channel_and_spatial_attention():
+    config = loading.validate(loading.load("configs/cnn_digits.py:none|cbam(ratio=4)").to_dict())
+    assert config.model.attention == "none|cbam(ratio=4)"
+
+
+def test_002s_gaussians_are_of_two_widths():
+    model = loading.validate(loading.load("configs/translate_anki.py:gaussian").to_dict()).model
+    assert model.attention == model.decoder_attention == "gaussian(sigma=0.01)"
+    assert model.cross_attention == "gaussian(sigma=0.05)"
+
+
+def test_the_super_config_is_an_alias():
+    alias, plain = (
+        loading.load(f"configs/{spec}").to_dict() for spec in ("vit_cifar100_super.py", "vit_cifar100.py:super")
+    )
+    assert alias == plain
+
+
+def recorded(config, read, prefix=""):
+    """A copy of a config's dataclasses that notes the path of every leaf that is read."""
+    values = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        path = prefix + field.name
+        values[field.name] = recorded(value, read, path + ".") if dataclasses.is_dataclass(value) else value
+
+    class Recorded(type(config)):
+        def __getattribute__(self, name):
+            if name in values:
+                read.add(prefix + name)
+            return super().__getattribute__(name)
+
+        # Compiling hashes all fields and Grain prints them, which is no use of them.
+        __hash__, __eq__, __repr__ = object.__hash__, object.__eq__, object.__repr__
+
+    copy = object.__new__(Recorded)
+    for name, value in (vars(config) | values).items():  # what is made of fields once is read of the original
+        object.__setattr__(copy, name, value)
+    if hasattr(copy, "_read_layers"):
+        copy._read_layers()
+    return copy
+
+
+SPLITS = {"data.train_split": "train", "data.validation_split": "train", "data.test_split": "train"}
+# Only for sources beyond the machine, see tests/train/data.
+REMOTE = {"data.revision", "data.streaming", "data.data_dir"}
+PAIRS = {"data.validation_split": "validation[:40]", "data.test_split": "test[:40]"}
+PAIRS |= {"data.source": "dates(first=2000, last=2003)", "data.translations": "3", "data.beams": "2"}
+PAIRS |= {"data.buckets": ""}  # each is a program
+OF_IMAGES = {"data.data_dir", "data.revision"}
+RECURRENT = {"model.embedding": "8", "model.hidden": "8", "model.teacher_forcing": "0.5"}
+CAPTIONS = {"data.validation_split": "validation[:40]", "data.test_split": "test[:40]", "data.translations": "3"}
+CAPTIONS |= {"model.encoder": "vit(patch=8)"}
+TASKS = {
+    "vit_digits": ({}, OF_IMAGES),
+    "cnn_digits": ({"model.stages": "2", "model.width": "8"}, OF_IMAGES),
+    "gpt_pydoc": ({"data.context": "8"}, REMOTE),
+    "mlm_pydoc": ({"data.context": "8", "data.tokeniser": "words(marks=True)", "model.padding_token": "0"}, REMOTE),
+    "classify_imdb": ({"data.context": "8", "optimizer.schedule": "cosine"}, REMOTE),
+    "translate_dates": (PAIRS, REMOTE),
+    "seq2seq_dates": (PAIRS | RECURRENT, REMOTE),
+    "caption_digits": (CAPTIONS, REMOTE),
+}
+
+
+@pytest.mark.parametrize("name", once(TASKS, ["vit_digits", "gpt_pydoc", "seq2seq_dates"]))
+def test_every_leaf_is_read(tmp_path, tiny, name):
+    changes, unneeded = TASKS[name]
+    if "data.source" not in changes and not name.endswith("_digits"):
+        file = tmp_path / "reviews.csv"
+        file.write_text("text,label\n" + "a good film that I liked,1\nnot a good film at all,0\n" * 20)
+        changes = {"data.source": f"file:{file}"} | SPLITS | changes
+    flags, overrides = parse(tiny(tmp_path / "run", config=f"configs/{name}.py", train__length="2 steps"))
+    if name in ("seq2seq_dates", "cnn_digits"):  # which have no heads and no MLP
+        overrides = {field: text for field, text in overrides.items() if not field.startswith("model.")}
+    config, plain = loading.resolve(flags.config, overrides | changes)
+    read = set()
+    loop.train_and_evaluate(recorded(config, read), plain, tmp_path / "run")
+    unread = set(flatten(plain)) - read
+    assert unread == {"model.name"} | unneeded  # the name chooses the dataclass, see test_mistakes_are_one_sentence
+
+
+def test_overrides_keep_their_types():
+    texts = {"optimizer.learning_rate": "1", "seed": "7", "model.attention": "efficient|super"}
+    config, plain = loading.resolve("configs/vit_digits.py", texts)
+    assert (config.optimizer.learning_rate, config.seed, config.model.attention) == (1.0, 7, "efficient|super")
+    assert type(plain["optimizer"]["learning_rate"]) is float
+
+
+def test_flags_come_in_any_order_and_either_form():
+    forms = [
+        ["--config=c.py", "--workdir=w", "--config.seed=3"],
+        ["--config.seed", "3", "--workdir", "w", "--config", "c.py"],
+    ]
+    for form in forms:
+        flags, overrides = parse(form)
+        assert (flags.config, flags.workdir, overrides) == ("c.py", "w", {"seed": "3"})
+
+
+def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert loading.load("configs/vit_digits.py").model.attention == "super"
+    assert loading.name_of("configs/vit_cifar100.py:super(per_head=True)") == "vit_cifar100-super_per_head_True_"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--config=configs/vit_digit.py"],
+            "Unknown config file 'configs/vit_digit.py'. Did you mean 'configs/vit_digits.py'?",
+        ),
+        (["--config=configs/vit_digits.py:supr"], "Did you mean 'super'?"),
+        (["--config=configs/vit_cifar100_super.py:x"], "cannot take the argument 'x'"),
+        (["--config=train/main.py"], "has no function get_config"),
+        (["--config=README.md"], "configs are Python files"),
+        (["--config.optimizer.learning_rate=1e999"], "optimizer.learning_rate must be finite"),
+        (["--confg=x"], "Unknown argument '--confg'. Did you mean '--config'?"),
+        (["--config"], "--config needs a value"),
+        (["vit_digits"], "write --config=configs/vit_digits.py, not 'vit_digits'."),
+        (["configs/vit_mnist.py:super"], "write --config=configs/vit_mnist.py:super, not"),
+        (["--workdir=a", "--workdir=b"], "--workdir is given twice; give it once."),
+        (["--config.model.atention=super"], "Did you mean '--config.model.attention'?"),
+        (["--config.model=super"], "Unknown config field '--config.model'"),
+        (["--config.model.depth=two"], "--config.model.depth must be a whole number, but it is 'two'"),
+        (["--config.model.depth=2.5"], "must be a whole number, but it is '2.5'"),
+        (
+            ["--config.model.attention=super(per_had=True)"],
+            "Unknown option of super 'per_had'. Did you mean 'per_head'?",
+        ),
+        (["--config.model.heads=5"], "model.heads=5 does not divide model.width=64"),
+        (["--config.model.patch=3"], "model.patch=3 does not divide images of 8x8 pixels"),
+        (["--config.model.name=vitt"], "Unknown model of the task image_classification 'vitt'. Did you mean 'vit'?"),
+        (["--config.task=images"], "Unknown task 'images'. Valid: captioning, image_classification,"),
+        (["--config.train.length=20"], "train.length='20' is not a duration"),
+        (["--config.train.precision=fp16"], "Unknown train.precision 'fp16'"),
+        (["--config.train.accumulate=3"], "data.batch_size=32 does not divide over"),
+        (["--config.train.loss_chunk=8"], "train.loss_chunk=8 is for predictions of tokens, and image_classification"),
+        (["--config.train.loss_chunk=-1"], "train.loss_chunk must be at least 1, or 0 (all), but it is -1"),
+        (["--config.train.length=0 steps"], "train.length must be more than 0, but it is '0 steps'"),
+        (["--config.seed=-1"], "seed must be at least 0 and below 2**32, but it is -1"),
+        ([f"--config.seed={2**32 - 2}", "--config.train.replicas=2"], "= 4294967294, but it is 4294967294"),
+        (["--config.model.implementation=cudnn"], "it needs an NVIDIA GPU and this is cpu; it computes in bfloat16"),
+        (["--config.mesh.data=3"], "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not fit the one device there is"),
+        (["--config.mesh.data=-1", "--config.mesh.fsdp=-1"], "Only one axis of the mesh may be -1"),
+        (["--config.data.eval_transforms=resize(size=12)"], "learned for 16 tokens, but this sequence has 36"),
+        (
+            ["--config.data.eval_transforms=resize(size=12)", "--config.model.positions=none"],
+            "Super Attention was built for sequences of at most 16 tokens, but this one has 36",
+        ),
+        (["--config.data.source=digit"], "Did you mean 'digits'"),
+        (
+            ["--workdir=pyproject.toml/below"],
+            "The work directory pyproject.toml/below cannot be written (Not a directory)",
+        ),
+    ],
+)
+def test_mistakes_are_one_sentence_and_leave_nothing(arguments, message, capsys, monkeypatch, tmp_path):
+    root = loading.PACKAGE
+    compiled = []
+    monkeypatch.setattr(Setup, "fresh", lambda *args: compiled.append(args))
+    workdir = [] if any("workdir" in a for a in arguments) else [f"--workdir={tmp_path / 'run'}"]
+    monkeypatch.chdir(root)
+    assert main([*arguments, *workdir]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: ")
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert not compiled
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c["train"].pop("ema"), "The field train.ema is missing; give it."),
+        (lambda c: c["train"].update(emma=1), "Unknown field 'train.emma'. Did you mean 'train.ema'?"),
+        (lambda c: c.update(mesh=3), "mesh must have the fields data, fsdp, tensor, context, but it is 3."),
+        (lambda c: c["data"].update(mixup="x"), "data.mixup must be a number, but it is 'x'"),
+        (lambda c: c["data"].update(mixup=True), "data.mixup must be a number, but it is True"),
+        (lambda c: c["data"].update(mixup=float("nan")), "data.mixup must be finite, but it is nan"),
+        (
+            lambda c: c["model"].update(attention_dropout=0.99999999999),
+            "model.attention_dropout must be at least 0 and at",
+        ),
+        (lambda c: c["train"].update(ema=0.9999999), "train.ema must be above 0 and at most 0.999999, or 0 (off), but"),
+        (lambda c: c["model"].update(depth=-(10**5000)), "model.depth must be"),
+        (lambda c: c["model"].update({3: 1}), "Unknown field 'model.3'."),
+        (lambda c: c.update({3: 1}), "Unknown field '3'."),
+        (
+            lambda c: c["model"].update(depth=DEEP),
+            "model.depth must be a whole number, but it is tuple, too large to write",
+        ),
+        (lambda c: c["optimizer"].update(rates=DEEP), "optimizer.rates must be pairs of a regular expression and"),
+        (lambda c: c.update(task=[1]), "task must be a string, but it is [1]"),
+        (lambda c: c.update(model=3), "model must be a section of fields, but it is 3"),
+        (lambda c: c["model"].update(name=DEEP), "model.name must be a string, but it is tuple, too large to write"),
+        (lambda c: c["model"].pop("name"), "The field model.name is missing; give it."),
+        (lambda c: c.pop("task"), "The field task is missing; give it."),
+    ],
+)
+def test_wrong_config_files_are_one_sentence(change, message):
+    plain = loading.load("configs/vit_digits.py").to_dict()
+    change(plain)
+    with pytest.raises(UsageError) as raised:
+        loading.validate(plain)
+    assert message in str(raised.value)
+
+
+def test_a_config_that_fails_says_where(tmp_path):
+    (tmp_path / "broken.py").write_text("def get_config():\n    return 3\n")
+    with pytest.raises(UsageError, match="must return a ConfigDict, not int"):
+        loading.load(str(tmp_path / "broken.py"))
+    (tmp_path / "raises.py").write_text("1 / 0\n")
+    with pytest.raises(UsageError, match="fails: ZeroDivisionError: division by zero"):
+        loading.load(str(tmp_path / "raises.py"))
+
+
+@pytest.mark.parametrize("change", ["c['task'] = deep", "c['model']['name'] = deep", "c['model'] = deep"])
+def test_a_value_that_cannot_be_written_is_told(tmp_path, change):
+    lines = [
+        "from configs.vit_digits import get_config as base",
+        "def get_config():",
+        "    c, deep = base().to_dict(), ()",
+    ]
+    lines += ["    for _ in range(5000): deep = (deep,)", f"    {change}", "    return c"]
+    (tmp_path / "deep.py").write_text("\n".join(lines))
+    with pytest.raises(UsageError, match=r"must be a .*, but it is tuple, too large to write"):
+        loading.resolve(str(tmp_path / "deep.py"), {})
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ("{'model': {3: 1}}", "is no config: the name of a field must be a string, but it is 3"),
+        ("{(1,): 1}", "is no config: the name of a field must be a string, but it is (1,)"),
+        ("functools.reduce(lambda inner, _: {'a': inner}, range(5000), {})", "is no config: it is nested too deeply"),
+    ],
+)
+def test_names_that_are_none_and_depths_without_end_are_one_sentence(tmp_path, made, message):
+    (tmp_path / "odd.py").write_text(f"import functools\ndef get_config():\n    return {made}\n")
+    with pytest.raises(UsageError) as raised:
+        loading.load(str(tmp_path / "odd.py"))
+    assert message in str(raised.value)
+
+
+def test_the_list_has_a_line_for_each_config(capsys):
+    assert main(["--config=list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[: lines.index("")]] == [path.removesuffix(".py") for path in FILES]
+    assert "CIFAR-100" in lines[FILES.index("vit_cifar100.py")]
+    assert max(map(len, lines)) <= 80
+
+
+def test_nothing_names_a_place_on_this_machine():
+    for path in loading.PACKAGE.glob("configs/*.py"):
+        plain = flatten(loading.load(str(path)).to_dict()) if path.name in FILES else {}
+        assert not any(isinstance(v, str) and pathlib.PurePath(v).is_absolute() for v in plain.values())

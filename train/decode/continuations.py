@@ -1,0 +1,127 @@
+"""Continuations of prompts by a language model, watched while they are drawn."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from attention.errors import UsageError
+from train.data.tokenisers import Tokeniser
+from train.decode import chats, trained
+from train.decode.language_models import LanguageModel
+from train.generation.decoding import WATCHED, Sampling, folded, generate
+
+TOGETHER = 32  # prompts whose caches are in memory at once
+Show = Callable[[int, str], None]
+
+
+def continuations(
+    language: LanguageModel,
+    prompts: Sequence[str],
+    tokens: int,
+    sampling: Sampling,
+    seed: int = 0,
+    stop: Sequence[str] = (),
+    show: Show = lambda place, text: None,
+    chat: bool = False,
+) -> list[str]:
+    """Returns each prompt as a model continues it, or its answers alone.
+
+    Args:
+      language: The model, of a run or a published one.
+      prompts: Texts of at least a token each; 32 at a time are continued together.
+      tokens: How many tokens to add.
+      sampling: How tokens are chosen.
+      seed: The seed of the draws.
+      stop: Strings before which a continuation ends.
+      show: Is given the place of a prompt and its text so far, whenever there is more of it.
+      chat: Whether prompts are turns of a user, written by the chat template of the published model, or of the one that
+        the run started from.
+
+    Raises:
+      UsageError: a prompt is empty or longer than the context, or there is no chat template.
+    """
+    if not prompts:
+        raise UsageError("There is no prompt; give at least one, and --samples of at least 1.")
+    if "" in stop:
+        raise UsageError("A stop string is empty; every text contains that, so give at least a character.")
+    tokeniser, context, end = language.tokeniser, language.context, language.end
+    if chat:
+        prompts, ending = _conversations(language, prompts)
+        stop, end = [*stop, *filter(None, [ending])], tokeniser.special.get("end", end)
+    encoded = _encoded(prompts, tokeniser, context, chat)
+    texts, spent = [], np.zeros(2)
+    for first in range(0, len(encoded), TOGETHER):
+        batch = encoded[first : first + TOGETHER]
+        keys = folded(trained.key_of(seed), range(first, first + len(batch)))
+        watch = Texts(tokeniser, batch, stop, lambda place, text, first=first: show(first + place, text), chat)
+        generate(language.model, language.params, batch, tokens, sampling, keys, end, watch)
+        texts += watch.texts
+        spent += watch.spent()
+    if spent[1]:
+        print(f"{spent[1] / spent[0]:.0f} tokens a second, after the first {WATCHED}.", file=sys.stderr)
+    longest = max(map(len, encoded)) + tokens
+    if longest > context:
+        print(f"{longest} tokens are more than the {context} of training: expect less.", file=sys.stderr)
+    return texts
+
+
+class Texts:
+    """The texts of sequences while they are drawn, or with `answers` what follows the prompts.
+
+    Called with the sequences, it says which have met a stop string.
+    """
+
+    def __init__(
+        self, tokeniser: Tokeniser, prompts: list[np.ndarray], stop: Sequence[str], show: Show, answers: bool = False
+    ):
+        texts = [tokeniser.decode(prompt) for prompt in prompts]
+        self._starts = [len(text) for text in texts]
+        self._shown = self._starts if answers else [0] * len(texts)
+        self.texts = [text[first:] for text, first in zip(texts, self._shown, strict=True)]
+        self._tokeniser, self._stop, self._show = tokeniser, stop, show
+        self._stopped = [False] * len(prompts)
+        self._times: list[tuple[float, int]] = []
+
+    def __call__(self, rows: list[np.ndarray]) -> list[bool]:
+        """Takes all sequences; returns for each whether it has met a stop string."""
+        self._times.append((time.perf_counter(), sum(map(len, rows))))
+        for place, row in enumerate(rows):
+            if not self._stopped[place]:
+                text = self._tokeniser.decode(row)
+                ends = [text.find(string, self._starts[place]) for string in self._stop]
+                first = min((end for end in ends if end >= 0), default=None)
+                self._stopped[place] = first is not None
+                self.texts[place] = text[self._shown[place] : first]
+                self._show(place, self.texts[place])
+        return self._stopped
+
+    def spent(self) -> np.ndarray:
+        """Returns seconds and tokens since the first call, which waits for compilation."""
+        return np.subtract(self._times[-1], self._times[0])
+
+
+def _conversations(language: LanguageModel, prompts: Sequence[str]) -> tuple[list[str], str]:
+    """Returns the text of a conversation with each prompt, and what ends an answer."""
+    if not language.published:
+        raise UsageError("The run started from no published model, so it has no chat template; leave out --chat.")
+    written = [chats.conversation(language.published, [{"role": "user", "content": text}]) for text in prompts]
+    return [text for text, _ in written], written[0][1]
+
+
+def _encoded(prompts: Sequence[str], tokeniser: Tokeniser, context: int, marked: bool = False) -> list[np.ndarray]:
+    try:
+        texts = [prompt.encode().decode() for prompt in prompts]
+        encoded = [tokeniser.encode_marked(text) for text in texts] if marked else tokeniser.encode_batch(texts)
+    except UnicodeEncodeError as error:  # a shell passes on bytes of other encodings as surrogates
+        raise UsageError(f"The prompt {error.object[:30]!r} is no text in UTF-8; type it in that encoding.") from error
+    for prompt, ids in zip(prompts, encoded, strict=True):
+        if not len(ids):
+            raise UsageError(f"The prompt {prompt!r} has no token; say what is to be continued.")
+        if len(ids) > context:
+            raise UsageError(
+                f"The prompt {prompt[:30]!r}... has {len(ids)} tokens, but the model was trained on {context} at a "
+                "time; shorten it."
+            )
+    return encoded

@@ -1,0 +1,145 @@
+"""The collectives of a compiled program, by kind: how often, their bytes, and the time that the links need for them."""
+
+import dataclasses
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import jax
+import numpy as np
+
+from train.dry_run import chips
+from train.mesh.memory import scaled
+
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8}
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
+_COLLECTIVE = re.compile(rf"= (.+?) ({'|'.join(KINDS)})(-start)?\(")
+_CALLED = re.compile(r"(?:calls|to_apply|body|called_computations|branch_computations)=(\{[^}]*\}|%?[\w.\-]+)")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """A collective of a compiled program.
+
+    Attributes:
+      kind: Its name in HLO, such as `all-reduce`.
+      size: The bytes of its result on a device.
+      groups: The devices that take part together, `(groups, devices)`; of all where the program names none.
+      times: How often it runs in a step, by the trip counts that the compiler knows.
+    """
+
+    kind: str
+    size: int
+    groups: np.ndarray
+    times: int
+
+    @property
+    def sent(self) -> float:
+        """Returns the bytes that a device has to send in a step, at least: those of a ring over its group."""
+        n = self.groups.shape[1] if self.groups.size else 2
+        share = {"all-reduce": 2 * (n - 1) / n, "reduce-scatter": n - 1, "collective-permute": 1}
+        return self.times * self.size * share.get(self.kind, (n - 1) / n)
+
+    def crosses(self, place: Sequence[int]) -> bool:
+        """Returns whether a group reaches over several places, such as slices; `place` has that of each device."""
+        return any(len({place[device] for device in group}) > 1 for group in self.groups)
+
+
+def of(text: str, count: int) -> list[Collective]:
+    """Returns the collectives of an optimised program's HLO text for `count` devices."""
+    found = (_collective(line, count, times) for line, times in lines_of(text))
+    return [collective for collective in found if collective]
+
+
+def lines_of(text: str) -> Iterator[tuple[str, int]]:
+    """Yields the lines of an optimised program's HLO text that run, each with how often, by the known trip counts."""
+    where, lines = "", defaultdict(list)
+    for line in text.splitlines():
+        if named := _COMPUTATION.match(line.strip()):
+            where = named[1]
+        elif where:
+            lines[where].append(line)
+    entry = re.search(r"^ENTRY %?([\w.\-]+)", text, re.MULTILINE)
+    times = _times(lines, entry[1]) if entry else {}
+    yield from ((line, times[name]) for name in lines if times.get(name) for line in lines[name])
+
+
+def _times(lines: dict[str, list[str]], entry: str) -> dict[str, int]:
+    """Returns how often each computation runs in a step; a loop of unknown length counts once."""
+    times: dict[str, int] = defaultdict(int)
+
+    def visit(name: str, count: int) -> None:
+        times[name] += count
+        for line in lines.get(name, ()):
+            trips = _trips(line, lines) if " while(" in line else 1
+            for called in _CALLED.findall(line):
+                for callee in re.findall(r"[\w.\-]+", called):
+                    visit(callee, count * trips)
+
+    visit(entry, 1)
+    return times
+
+
+def _trips(line: str, lines: dict[str, list[str]]) -> int:
+    """Returns how often a loop runs: what the compiler notes, or the bound that its condition compares with."""
+    if known := _TRIPS.search(line):
+        return int(known[1])
+    condition = "\n".join(lines.get(re.search(r"condition=%?([\w.\-]+)", line)[1], ()))
+    bounds = [int(n) for n in re.findall(r"= s32\[\]\S* constant\((\d+)\)", condition)]
+    return bounds[0] if len(bounds) == 1 and "direction=LT" in condition else 1
+
+
+def _collective(line: str, count: int, times: int) -> Collective | None:
+    form = _COLLECTIVE.search(line)
+    if not form:
+        return None
+    shapes, kind, started = form.groups()
+    results = re.findall(r"(\w+)\[([\d,]*)\]", shapes)
+    if started:  # a start gives its operand too, and a permutation's its semaphores
+        arrays = [result for result in results if result[0] in BYTES]
+        results = arrays[len(arrays) // 2 :] if kind != "collective-permute" else arrays[1:2]
+    return Collective(kind, sum(_bytes(*result) for result in results), _groups(line, count), times)
+
+
+def _groups(line: str, count: int) -> np.ndarray:
+    if iota := _IOTA.search(line):
+        groups, devices, shape, order = iota.groups()
+        ids = np.arange(math.prod(map(int, shape.split(",")))).reshape([int(n) for n in shape.split(",")])
+        ids = ids.transpose([int(n) for n in order.split(",")]) if order else ids
+        return ids.reshape(int(groups), int(devices))
+    if listed := _LISTED.search(line):
+        return np.array([[int(n) for n in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", listed[1])])
+    return np.arange(count)[None]
+
+
+def _bytes(dtype: str, shape: str) -> int:
+    return BYTES.get(dtype, 0) * math.prod(map(int, filter(None, shape.split(","))))
+
+
+def lines(text: str, devices: Sequence[jax.Device]) -> Iterator[str]:
+    """Yields a line about the collectives of a program for these devices, and one about the time on their links."""
+    collectives = of(text, len(devices))
+    if not collectives:
+        return
+    kinds = dict.fromkeys(collective.kind for collective in collectives)
+    listed = ", ".join(_kind(kind, [c for c in collectives if c.kind == kind]) for kind in kinds)
+    yield f"Collectives of a step: {listed}"
+    place = [d.process_index if d.platform == "gpu" else getattr(d, "slice_index", None) for d in devices]
+    if chip := chips.of(devices[0]):
+        near = sum(c.sent for c in collectives if not c.crosses(place))
+        far = sum(c.sent for c in collectives if c.crosses(place))
+        yield f"A device sends {scaled(near, 'B')}, which takes its links at least {1000 * near / chip.links:.3g} ms"
+        if far:
+            yield f"Between slices or machines it sends {scaled(far, 'B')}" + (
+                f", which takes the network at least {1000 * far / chip.network:.3g} ms" if chip.network else ""
+            )
+
+
+def _kind(kind: str, alike: Sequence[Collective]) -> str:
+    times, size = sum(c.times for c in alike), sum(c.times * c.size for c in alike)
+    return f"{kind} {times} times ({scaled(size, 'B')})"

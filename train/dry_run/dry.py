@@ -1,0 +1,148 @@
+"""Dry runs: a training step compiled for a mesh, without data and work directory, and XLA's plan of its memory."""
+
+import contextlib
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec as P
+
+from attention.errors import UsageError
+from attention.mesh import described
+from train import cli, tasks
+from train.config.schema import Config, MeshConfig
+from train.dry_run import chips, collectives
+from train.mesh import feeds, memory, refusals
+from train.mesh.sharding import batch_sharding
+from train.run.report import outline
+from train.setup import Setup
+from train.start import initial
+from train.state import TrainState
+from train.step import Batch
+from train.tasks import Task
+
+
+def use_fake_devices(mesh: MeshConfig, devices: int | None) -> None:
+    """Makes JAX run on fake devices of this machine's CPU; must be called before JAX looks for devices.
+
+    Args:
+      mesh: Gives the number where `devices` does not; an axis of -1 then has one device.
+      devices: The number of devices, or None.
+    """
+    count = devices or math.prod(size for size in dataclasses.astuple(mesh) if size > 0)
+    if count > cli.MOST:
+        raise UsageError(f"The mesh has {count} devices, and a dry run makes at most {cli.MOST}; give a smaller mesh.")
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", count)
+
+
+@dataclasses.dataclass(frozen=True)
+class DryRun:
+    """A training step as shapes, with nothing on a device.
+
+    Attributes:
+      setup: The setup, whose task has blank data.
+      state: The shapes of all replicas' state, with shardings.
+      batch: The shapes of the largest batch of one step, with shardings.
+    """
+
+    setup: Setup
+    state: TrainState
+    batch: Batch
+
+    @classmethod
+    def of(cls, config: Config, devices: list[jax.Device] | None = None) -> "DryRun":
+        """Makes the dry run of a config, which must state all sizes, on this machine's or on described devices.
+
+        Raises:
+          UsageError: a run would raise it, or a size is not stated.
+        """
+        setup = Setup.of(config, blank_task, devices)
+        initial.check(setup)
+        return cls(setup, setup.replicas.abstract(setup.shapes), batch_of(setup))
+
+    def lower(self) -> jax.stages.Lowered:
+        """Lowers a call of one step for the mesh."""
+        setup = self.setup
+        with feeds.HostFeed(setup.replicas, setup.task.sources["train"]) as feed, jax.set_mesh(setup.replicas.mesh):
+            return setup.program(feed).lower(self.state, self.batch)
+
+    def compile(self) -> Any:
+        """Compiles the step; kernels that `auto` chose and the compiler refuses are left out, and a line says so.
+
+        Raises:
+          TooLarge: the step does not fit on a described device.
+          UsageError: the compiler refuses a kernel that the config names, or this machine has too little memory.
+        """
+        chip, given = chips.of(self.device), memory.bytes_a_device((self.state, self.batch))
+        if described():
+            memory.check_compiling()
+        if chip and given > chip.memory:
+            raise refusals.TooLarge(given, chip.memory)
+        try:
+            compiled = refusals.compiled(self.lower)
+        except refusals.TooLarge as error:
+            raise refusals.TooLarge(error.used + (given if error.more else 0), error.limit) from error
+        if chip and (taken := sum(self.memory(compiled).values())) > chip.memory:
+            raise refusals.TooLarge(taken, chip.memory)
+        return compiled
+
+    @property
+    def device(self) -> jax.Device:
+        """The first device of the mesh."""
+        return self.setup.replicas.mesh.devices.flat[0]
+
+    def memory(self, compiled: Any) -> dict[str, int]:
+        """Returns the bytes that a step takes on a device, by what; those of state and batch are exact."""
+        plan = compiled.memory_analysis()
+        fresh = plan.output_size_in_bytes - plan.alias_size_in_bytes  # outputs that do not reuse the old state's memory
+        return memory.parts(self.state) | {
+            "batch": memory.bytes_a_device(self.batch),
+            "gradients and activations": plan.temp_size_in_bytes + fresh,
+        }
+
+    def report(self) -> Iterator[str]:
+        """Compiles the step, and yields lines about its work and memory; see `compile` for what it raises."""
+        setup, task = self.setup, self.setup.task
+        yield from outline("Dry run of", setup, self.state, fake="described " if described() else "fake ")
+        started = time.monotonic()
+        compiled = self.compile()
+        took = time.monotonic() - started
+        size, devices = setup.config.data.batch_size * len(setup.replicas), setup.replicas.mesh.size
+        flops, estimate = size * task.cost().training, compiled.cost_analysis() or {}
+        by_xla = f", {memory.scaled(devices * estimate['flops'], 'FLOP')} by XLA" if "flops" in estimate else ""
+        yield f"A step: {size * task.units_per_example:,} {task.unit}, {memory.scaled(flops, 'FLOP')} counted{by_xla}"
+        sizes, chip = self.memory(compiled), chips.of(self.device)
+        listed = ", ".join(f"{name} {memory.scaled(size, 'B')}" for name, size in sizes.items())
+        of_all = f" of {memory.scaled(chip.memory, 'B')}" if chip else ""
+        yield f"Memory a device during a step: {memory.scaled(sum(sizes.values()), 'B')}{of_all} ({listed})"
+        if described():
+            yield from collectives.lines(compiled.as_text(), list(setup.replicas.mesh.devices.flat))
+            if chip:
+                best = flops / devices / chip.flops
+                speed = f"{chip.flops / 1e12:.0f} TFLOP/s in bfloat16"
+                yield f"The counted operations of a device take at least {1000 * best:.3g} ms, at {speed}"
+            yield f"Compiled in {took:.0f} s for {self.device.device_kind}, and not run."
+
+
+def blank_task(config: Config) -> Task:
+    """Returns the task of a config with a blank example in place of data, and with random weights."""
+    if config.model.pretrained:  # weights have the shapes of random ones
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, pretrained=""))
+    small = dataclasses.replace(config.data, batch_size=1, eval_batch_size=1, workers=0)
+    return tasks.find(config.task)(dataclasses.replace(config, data=small), dry=True)
+
+
+def batch_of(setup: Setup) -> Batch:
+    """Returns the shapes of a batch of all replicas, from the blank task's batch of one example."""
+    replicas, size = setup.replicas, setup.config.data.batch_size
+    with contextlib.closing(setup.task.train_batches(0, 1)) as batches:
+        example = next(batches)
+    shapes = {name: (1, *replicas.front, size, *x.shape[1:]) for name, x in example.items()}
+    split = functools.partial(batch_sharding, replicas.mesh, P(None, *replicas.front_spec, replicas.batch_axes))
+    held = {name: jax.dtypes.canonicalize_dtype(x.dtype) for name, x in example.items()}  # int64 is int32 on devices
+    return {name: jax.ShapeDtypeStruct(shape, held[name], sharding=split(shape)) for name, shape in shapes.items()}

@@ -1,0 +1,196 @@
+"""Generation token by token, greedy, sampled or by beam search, with caches, in compiled programs.
+
+`generate` serves every model with `init_caches(batch, max_length)` and `apply(params, tokens, train, caches)`, which
+returns logits and the caches of the next call. `translate` serves those with `start(source, lengths, max_length)` in
+place of the former and a method `step` in place of the latter.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from attention.errors import UsageError
+from models.transducer import Source
+from train.generation.sampling import Sampling
+from train.generation.search import Search, Special, Translations, one_by_one, with_beams
+
+WATCHED = 8  # tokens that are drawn between two calls of a watch
+Watch = Callable[[list[np.ndarray]], Sequence[bool]]
+
+
+def generate(
+    model: Any,
+    params: dict,
+    prompts: Sequence[Int[np.ndarray, "_"]],
+    tokens: int,
+    sampling: Sampling,
+    keys: Key[Array, "B"] | Key[Array, ""],
+    end: int = -1,
+    watch: Watch | None = None,
+) -> list[np.ndarray]:
+    """Continues each prompt by a number of tokens, or until `end`.
+
+    A continuation depends on its prompt and its key, not on the rest of the batch.
+
+    Args:
+      model: An unbound model.
+      params: Its parameters.
+      prompts: The ids of each prompt, at least one; lengths may differ.
+      tokens: How many tokens to add to each prompt, at least 1.
+      sampling: How tokens are chosen.
+      keys: Key of the random draws of each prompt, or one from which they are folded by the prompt's place; greedy
+        decoding ignores it.
+      end: The id after which a sequence is finished; -1 is none.
+      watch: Sees all sequences after every 8 tokens, and says which of them are finished before their end.
+
+    Returns:
+      Each prompt with its continuation, int32; `end` is the last id where it was chosen.
+
+    Raises:
+      UsageError: A prompt is empty, or sequences are longer than the model's fixed length; the latter is raised while
+        the model is traced, before anything is compiled.
+    """
+    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+    if tokens < 1:
+        raise UsageError(f"At least one token must be asked for, not {tokens}.")
+    if not len(prompts) or not lengths.min():
+        raise UsageError("Every prompt needs at least one token; say what is to be continued.")
+    padded = np.zeros((len(prompts), lengths.max() + tokens), np.int32)
+    for row, prompt in zip(padded, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    keys = keys if keys.ndim else folded(keys, range(len(prompts)))
+    drawn = _begin(model, int(lengths.min()), params, padded, lengths + np.int32(tokens))
+    while True:
+        until = drawn.position + WATCHED if watch else padded.shape[1]
+        drawn = _draw(model, sampling, params, drawn, lengths, keys, end, until)
+        position, sequences, stops = jax.device_get((drawn.position, drawn.sequences, drawn.stops))
+        rows = [row[: min(stop, position)] for row, stop in zip(sequences, stops, strict=True)]
+        if watch:
+            stops = np.where(watch(rows), np.minimum(stops, position), stops)
+        if position >= stops.max():
+            return rows
+        drawn = drawn._replace(stops=jnp.asarray(stops))
+
+
+def folded(key: Key[Array, ""], numbers: Sequence[int]) -> Key[Array, "B"]:
+    """Returns the keys of prompts by their numbers."""
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, np.asarray(numbers))
+
+
+class Drawn(NamedTuple):
+    """Sequences that are being drawn.
+
+    Attributes:
+      position: How many tokens each of them has, those of longer prompts apart.
+      sequences: Prompts with what was drawn, `(B, T)`.
+      caches: The model's, of all tokens but the last.
+      stops: The position at which each of them stops, `(B,)`.
+    """
+
+    position: Int[Array, ""]
+    sequences: Int[Array, "B T"]
+    caches: Any
+    stops: Int[Array, "B"]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _begin(model: Any, shortest: int, params: dict, given: Int[Array, "B T"], stops: Int[Array, "B"]) -> Drawn:
+    """Reads the first tokens of all prompts in one call: all but the last token of the shortest prompt."""
+    caches = model.init_caches(*given.shape)
+    if shortest > 1:
+        _, caches = model.apply({"params": params}, given[:, : shortest - 1], False, caches)
+    return Drawn(jnp.asarray(shortest, jnp.int32), given, caches, stops)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+def _draw(
+    model: Any,
+    sampling: Sampling,
+    params: dict,
+    drawn: Drawn,
+    lengths: Int[Array, "B"],
+    keys: Key[Array, "B"],
+    end: Int[Array, ""],
+    until: Int[Array, ""],
+) -> Drawn:
+    """Draws until a position, or until all sequences stop.
+
+    Every step reads one token of each sequence and writes the next one, unless the prompt gives it. So no prompt needs
+    padding.
+    """
+
+    def unfinished(drawn: Drawn) -> Bool[Array, ""]:
+        return jnp.any(drawn.position < drawn.stops) & (drawn.position < until)
+
+    def step(drawn: Drawn) -> Drawn:
+        position, sequences, caches, stops = drawn
+        last = jax.lax.dynamic_slice_in_dim(sequences, position - 1, 1, axis=1)
+        logits, caches = model.apply({"params": params}, last, False, caches)
+        seen = jnp.arange(sequences.shape[1])[None] < position
+        logits = sampling.penalised(logits[:, -1], sequences, seen)
+        chosen = sampling.choose(logits, jax.vmap(jax.random.fold_in, (0, None))(keys, position))
+        prompted = jax.lax.dynamic_index_in_dim(sequences, position, axis=1, keepdims=False)
+        chosen = jnp.where(position < lengths, prompted, chosen)
+        ended = (chosen == end) & (position >= lengths) & (position < stops)
+        sequences = jax.lax.dynamic_update_slice_in_dim(sequences, chosen[:, None], position, axis=1)
+        return Drawn(position + 1, sequences, caches, jnp.where(ended, position + 1, stops))
+
+    return jax.lax.while_loop(unfinished, step, drawn)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def translate(
+    model: Any,
+    params: dict,
+    source: Source,
+    lengths: Int[Array, "B"] | None,
+    search: Search,
+    key: Key[Array, ""],
+    start: int,
+    end: int,
+    pad: int,
+) -> tuple[Translations, Int[Array, ""]]:
+    """Returns the translations of sources, and how many steps the longest search took.
+
+    It is compiled once for each shape of sources, so pad them to few shapes.
+
+    Padding is never chosen, nor is the start token unless it is also the end token. A target depends on its source, on
+    the key and, if it is sampled, on its place in the batch; padding and the rest of the batch do not change it.
+
+    The result equals that of Hugging Face's `generate` with `num_beams`, `length_penalty`, `early_stopping=False`,
+    `max_length=search.max_length + 1` (which counts the start), `bad_words_ids=[[pad]]` and `forced_eos_token_id`, as
+    in Marian's generation configs for the last two. A start token that is not the padding is a bad word too.
+
+    Args:
+      model: An unbound model.
+      params: Its parameters.
+      source: Sentences with trailing padding, or images.
+      lengths: Number of tokens of each sentence without padding, at least one; None for images.
+      search: How targets are searched.
+      key: Key of the random draws; searches that do not sample ignore it.
+      start: The id that the model reads first.
+      end: The id after which a target is finished.
+      pad: The id of padding after the end.
+
+    Raises:
+      UsageError: Sources or targets are longer than the model's fixed length. This is raised while the model is
+        traced, before anything is compiled.
+    """
+    special = Special(*(jnp.asarray(token, jnp.int32) for token in (start, end, pad)))
+    started = model.apply({"params": params}, source, lengths, search.max_length, method="start")
+
+    def step(tokens: Int[Array, "B"], target: Any) -> tuple[Float[Array, "B V"], Any]:
+        caches = dataclasses.replace(started, target=target)
+        logits, caches = model.apply({"params": params}, tokens[:, None], False, caches, method="step")
+        return logits[:, 0], caches.target
+
+    if search.beams > 1:
+        return with_beams(step, started.target, search, special, len(source))
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(len(source)))
+    return one_by_one(step, started.target, search, special, keys)

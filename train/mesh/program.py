@@ -1,0 +1,95 @@
+"""The compiled calls of a training: many steps in one, with the number of steps, keys and rates as arguments."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from train.mesh import refusals
+from train.mesh.feeds import Feed, Rows
+from train.mesh.replicas import Replicas
+from train.optimizer import Rates
+from train.state import TrainState
+from train.step import Step, step_key
+
+Report = dict[str, Any]  # of each step of a call, `(most, ...)`; see `Step`
+
+
+class StepProgram:
+    """The training steps of all replicas, compiled once for each shape of batches.
+
+    One program serves every seed, rate and length, and every number of steps in a call, so a step gives the same bits
+    however calls are cut.
+
+    Args:
+      step: The step.
+      replicas: The replicas, and the mesh that holds them.
+      feed: Makes the batches.
+      warmup: The steps of the rise of the learning rate.
+      total: The steps of the training.
+    """
+
+    def __init__(self, step: Step, replicas: Replicas, feed: Feed, warmup: int, total: int):
+        self._step, self._replicas, self._feed = step, replicas, feed
+        self._of_each = replicas.arguments(
+            lambda replica: (
+                step_key(replicas.seed(replica)),
+                Rates(jnp.float32(replicas.rate(replica)), jnp.int32(warmup), jnp.int32(total)),
+                jnp.uint32(replicas.seed(replica)),
+            )
+        )
+        self._compiled: dict[tuple, Any] = {}
+
+    def is_compiled(self, rows: Rows) -> bool:
+        """Tells whether there is a program for such batches."""
+        return _shapes(rows) in self._compiled
+
+    def compile(self, state: TrainState, rows: Rows) -> jax.stages.Compiled:
+        """Compiles for such a state and such batches, or their shapes.
+
+        Raises:
+          UsageError: the compiler refuses a kernel that the config names, or the step does not fit.
+        """
+        compiled = self._compiled[_shapes(rows)] = refusals.compiled(lambda: self.lower(state, rows))
+        return compiled
+
+    def lower(self, state: TrainState, rows: Rows) -> jax.stages.Lowered:
+        """Lowers the program for arrays or their shapes."""
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+
+        def call(state: TrainState, *others: Any) -> tuple[TrainState, Report]:  # new each time, so that it is traced
+            return self._call(state, *others)
+
+        call = jax.jit(call, donate_argnums=0, out_shardings=(shardings, None))
+        return call.lower(state, self._feed.arrays, rows, jnp.int32(1), self._of_each)
+
+    def __call__(self, state: TrainState, rows: Rows, count: int) -> tuple[TrainState, Report]:
+        """Takes `count` steps, without waiting for them; the state's memory is reused."""
+        return self._compiled[_shapes(rows)](state, self._feed.arrays, rows, jnp.int32(count), self._of_each)
+
+    def _call(
+        self, state: TrainState, arrays: Any, rows: Rows, count: jax.Array, of_each: Any
+    ) -> tuple[TrainState, Report]:
+        def one(state: TrainState, arrays: Any, row: Rows, of_one: Any) -> tuple[TrainState, Report]:
+            key, rates, seed = of_one
+            return self._step(state, self._feed.batch(arrays, row, seed), key, rates)
+
+        step = self._replicas.over(one, True, False, True, True)
+
+        def body(carry: tuple[jax.Array, TrainState, Report]) -> tuple[jax.Array, TrainState, Report]:
+            number, state, reports = carry
+            state, report = step(state, arrays, jax.tree.map(lambda x: x[number], rows), of_each)
+            return number + 1, state, jax.tree.map(lambda all, new: all.at[number].set(new), reports, report)
+
+        first = jax.tree.map(lambda x: x[0], rows)
+        shapes = jax.eval_shape(step, state, arrays, first, of_each)[1]
+        reports = jax.tree.map(lambda x: jnp.zeros((self._feed.most, *x.shape), x.dtype), shapes)
+
+        def goes_on(carry: tuple[jax.Array, TrainState, Report]) -> jax.Array:
+            return (carry[0] < count) & jnp.any(carry[1].alive)
+
+        return jax.lax.while_loop(goes_on, body, (jnp.int32(0), state, reports))[1:]
+
+
+def _shapes(rows: Rows) -> tuple:
+    return tuple((name, rows[name].shape) for name in sorted(rows))

@@ -1,0 +1,176 @@
+"""Replicas: several seeds and learning rates of one config in one program, stacked and taken apart here.
+
+With one replica nothing is stacked and nothing is mapped.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from attention.errors import UsageError
+from attention.mesh import BATCH, REPLICAS
+from train.config.schema import Config
+from train.mesh import sharding
+from train.state import Params
+from train.step import Batch
+
+
+class Replicas:
+    """The seeds and learning rates that are trained together, and the devices that hold each.
+
+    If the mesh has a data axis alone, and it divides the number of replicas, it splits them: every device trains its
+    replicas without communication. Otherwise the mesh splits every batch, as it does for one replica.
+
+    Args:
+      seeds: The seeds.
+      mesh: The devices.
+      rates: The highest learning rates, with each of which every seed is trained; where they do not matter, any.
+
+    Attributes:
+      front: The leading axis of every stacked array; () for one replica.
+      batch_axes: The axes of the mesh that split each replica's batch.
+    """
+
+    def __init__(self, seeds: Sequence[int], mesh: Mesh, rates: Sequence[float] = (0.0,)):
+        self._seeds, self.mesh, self._rates = seeds, mesh, rates
+        several = len(self) > 1
+        # With other axes too, XLA (jaxlib 0.10.2) aborts where a sharded array is indexed inside `shard_map`.
+        only = mesh.size > 1 and mesh.shape["data"] == mesh.size
+        self._apart = several and only and len(self) % mesh.size == 0
+        self.front = (len(self),) if several else ()
+        self.front_spec = ("data" if self._apart else None,) * len(self.front)
+        self.batch_axes = ("fsdp",) if self._apart else BATCH
+
+    @classmethod
+    def of(cls, config: Config, mesh: Mesh) -> "Replicas":
+        """Makes the replicas of a config: `train.replicas` seeds from `seed` on, with each of `train.rates`.
+
+        Raises:
+          UsageError: there are several replicas and several processes.
+        """
+        if config.train.together > 1 and jax.process_count() > 1:
+            raise UsageError(
+                f"{config.train.together} replicas (train.replicas x train.rates) train in one process, but there are "
+                f"{jax.process_count()}; start a run for each, or set train.replicas=1 and train.rates=()."
+            )
+        rates = config.train.rates or (config.optimizer.learning_rate,)
+        return cls(range(config.seed, config.seed + config.train.replicas), mesh, rates)
+
+    def __len__(self) -> int:
+        return len(self._seeds) * len(self._rates)
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seed of each replica."""
+        return [self.seed(replica) for replica in range(len(self))]
+
+    @property
+    def rates(self) -> list[float]:
+        """The highest learning rate of each replica."""
+        return [self.rate(replica) for replica in range(len(self))]
+
+    def seed(self, replica: int) -> int:
+        """Gives the seed of a replica."""
+        return self._seeds[replica % len(self._seeds)]
+
+    def rate(self, replica: int) -> float:
+        """Gives the highest learning rate of a replica."""
+        return self._rates[replica // len(self._seeds)]
+
+    def remarks(self) -> list[str]:
+        """Says in a run's header which replicas there are; nothing for one."""
+        if not self.front:
+            return []
+        rates = ", ".join(f"{rate:g}" for rate in self._rates)
+        also = f", each with learning rates {rates}" if len(self._rates) > 1 else ""
+        return [f"Replicas: {len(self)}, of seeds {self._seeds[0]} to {self._seeds[-1]}{also}"]
+
+    def name(self, replica: int) -> str:
+        """Names a replica in a sentence, such as ` of replica 2 (seed 9)`; '' for one replica."""
+        if not self.front:
+            return ""
+        rate = f", learning rate {self.rate(replica):g}" if len(self._rates) > 1 else ""
+        return f" of replica {replica} (seed {self.seed(replica)}{rate})"
+
+    def label(self, replica: int) -> dict[str, int]:
+        """Marks a replica's lines in the record; {} for one replica."""
+        return {"replica": replica} if self.front else {}
+
+    def split(self, tree: Any, axis: int = 0) -> list[Any]:
+        """Takes a tree on the host apart, which is stacked along an axis."""
+        if not self.front:
+            return [tree]
+        return [jax.tree.map(lambda x, r=r: np.take(x, r, axis), tree) for r in range(len(self))]
+
+    def stack(self, trees: Sequence[Any]) -> Any:
+        """Stacks the trees of all replicas, sharded as a state is; `unstack` takes them apart."""
+        if not self.front:
+            return trees[0]
+        return jax.device_put(jax.tree.map(lambda *x: jnp.stack(x), *trees), self.shardings(trees[0]))
+
+    def arguments(self, of_one: Callable[[int], Any]) -> Any:
+        """Stacks what a compiled step takes of each replica, such as its key."""
+        trees = [of_one(replica) for replica in range(len(self))]
+        return jax.tree.map(lambda *x: jnp.stack(x), *trees) if self.front else jax.tree.map(jnp.asarray, trees[0])
+
+    def over(self, function: Callable, *stacked: bool) -> Callable:
+        """Maps a function of one replica over all replicas.
+
+        Args:
+          function: Gives a tree of arrays.
+          stacked: Whether each of its arguments is stacked; all replicas share the others.
+        """
+        if not self.front:
+            return function
+        mapped = jax.vmap(function, in_axes=tuple(0 if axis else None for axis in stacked), axis_name=REPLICAS)
+        if not self._apart:
+            return mapped
+        specs = tuple(P("data") if axis else P() for axis in stacked)
+        return jax.shard_map(
+            mapped, mesh=self.mesh, in_specs=specs, out_specs=P("data"), axis_names={"data"}, check_vma=False
+        )
+
+    def shardings(self, one: Any) -> Any:
+        """Gives the shardings of a tree of all replicas, from the shapes of one replica's tree."""
+        alone = sharding.state_shardings(one, self.mesh)
+        return jax.tree.map(lambda leaf: NamedSharding(self.mesh, P(*self.front_spec, *leaf.spec)), alone)
+
+    def abstract(self, one: Any) -> Any:
+        """Gives shapes, dtypes and shardings of a tree of all replicas, from the shapes of one replica's tree."""
+        return jax.tree.map(
+            lambda leaf, split: jax.ShapeDtypeStruct((*self.front, *leaf.shape), leaf.dtype, sharding=split),
+            one,
+            self.shardings(one),
+        )
+
+    def one(self, params: Params, replica: int) -> Params:
+        """Takes out one replica's parameters, sharded as a run of that replica alone would have them."""
+        if not self.front:
+            return params
+        taken = _taken(params, replica)
+        return jax.device_put(taken, sharding.state_shardings(taken, self.mesh))
+
+    def unstack(self, params: Params) -> Iterator[Params]:
+        """Yields every replica's parameters; see `one`."""
+        return (self.one(params, replica) for replica in range(len(self)))
+
+    def to_devices(self, batch: dict[str, np.ndarray], stacked: bool, steps: bool = False) -> Batch:
+        """Makes global arrays of a batch.
+
+        Args:
+          batch: This process's part of the batch.
+          stacked: Whether it has a part for each replica; others are shared by all.
+          steps: Whether it has a leading axis of steps.
+        """
+        spec = P(*self.front_spec, self.batch_axes) if stacked else P(self.batch_axes)
+        return sharding.to_devices(batch, self.mesh, P(None, *spec) if steps else spec)
+
+
+@jax.jit
+def _taken(tree: Any, replica: jax.Array) -> Any:
+    return jax.tree.map(lambda x: x[replica], tree)
