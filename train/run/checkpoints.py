@@ -322,9 +322,9 @@ def _rmtree(folder: Path) -> None:
     """Removes a folder that threads may still write to for a moment."""
     for _ in range(20):
         shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.1)
         if not folder.exists():
             return
-        time.sleep(0.1)
 
 
 def evaluated(state: TrainState) -> dict[str, Params]:
