@@ -15,7 +15,7 @@ from train.run import workdir
 from train.run.checkpoints import Checkpoints, has_checkpoints
 from train.run.training import TrainingRun
 from train.setup import Setup
-from train.start import initial
+from train.start.initial import Initial
 from train.state import TrainState
 
 
@@ -33,8 +33,7 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
     with processes.together():
         setup = Setup.of(config)
         setup.check_memory()
-        if not has_checkpoints(directory):
-            initial.check(setup)
+        initial = None if has_checkpoints(directory) else Initial.of(setup)
     held = workdir.claimed(directory, resolved, setup.task.files())
     kept = Checkpoints(directory, config.train.keep)
     with (
@@ -46,7 +45,7 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
     ):
         with run.hearing_signals():
             with processes.together():
-                state = run.start(lambda: setup.fresh(lambda params: initial.replace(setup, params)))
+                state = run.start(lambda: setup.fresh(initial or Initial.of(setup)))
                 run.catch_up(state)
             state = train(setup, run, state)
             finished = run.end()

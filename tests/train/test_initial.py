@@ -15,7 +15,8 @@ from tests.train.conftest import arguments
 from train import loading, main
 from train.decode import trained
 from train.setup import Setup
-from train.start import another_run, initial
+from train.start.another_run import AnotherRun
+from train.start.initial import Initial
 
 DISTILLED = (
     r"Distilled in 40 steps; squared error relative to the output's square: block_0/attention ([\d.]+) -> ([\d.]+)."
@@ -39,7 +40,7 @@ def setup_of(**changes):
 def started(**changes):
     setup = setup_of(**changes)
     with jax.set_mesh(setup.replicas.mesh):
-        return setup.fresh(lambda params: initial.replace(setup, params))
+        return setup.fresh(Initial.of(setup))
 
 
 @pytest.mark.more
@@ -99,7 +100,7 @@ def test_what_is_fresh_again_has_the_values_of_a_model_that_starts_from_nothing(
         ({"train__fresh": "key/"}, "for a model whose weights are loaded; set model.pretrained or train.init_from"),
     ):
         with pytest.raises(UsageError, match=message):
-            initial.check(setup_of(**options))
+            Initial.of(setup_of(**options))
 
 
 def test_only_exchanged_layers_of_loaded_models_have_another_start(before):
@@ -109,7 +110,7 @@ def test_only_exchanged_layers_of_loaded_models_have_another_start(before):
         ({"train__init_from": before, "model__attention": "neural", "model__mlp": 16}, "model.mlp is not that of the"),
     ):
         with pytest.raises(UsageError, match=message):
-            initial.check(setup_of(train__exchanged="like", **options))
+            Initial.of(setup_of(train__exchanged="like", **options))
 
 
 def test_mistakes_are_said_before_anything_is_written(before, tmp_path, capsys):
@@ -143,11 +144,11 @@ def test_a_model_that_shares_nothing_is_refused(before):
     with pytest.raises(
         UsageError, match=r"no parameter of the name and shape of one here: it has block_0/.* and so on"
     ):
-        another_run.load(str(before), {"embed": {"kernel": jnp.zeros((3, 5))}, "other": jnp.zeros(2)}, {})
+        AnotherRun.of(str(before), {}).load({"embed": {"kernel": jnp.zeros((3, 5))}, "other": jnp.zeros(2)})
 
 
 def test_other_tokens_are_refused(before, tmp_path):
     (before / "tokeniser.json").write_text("{}")
     with pytest.raises(UsageError, match=r"has learned other tokens \(tokeniser.json differs\); set its tokeniser"):
-        another_run.source(str(before), {"tokeniser.json": "[]"})
-    another_run.source(str(before), {"tokeniser.json": "{}"})
+        AnotherRun.of(str(before), {"tokeniser.json": "[]"})
+    AnotherRun.of(str(before), {"tokeniser.json": "{}"})

@@ -20,7 +20,7 @@ from train.mesh import feeds, memory, refusals
 from train.mesh.sharding import batch_sharding
 from train.run.report import outline
 from train.setup import Setup
-from train.start import initial
+from train.start.initial import Initial
 from train.state import TrainState
 from train.step import Batch
 from train.tasks import Task
@@ -62,7 +62,7 @@ class DryRun:
           UsageError: a run would raise it, or a size is not stated.
         """
         setup = Setup.of(config, blank_task, devices)
-        initial.check(setup)
+        Initial.of(setup)  # whose mistakes a run would meet
         return cls(setup, setup.replicas.abstract(setup.shapes), batch_of(setup))
 
     def lower(self) -> jax.stages.Lowered:

@@ -28,7 +28,7 @@ Errors = dict[str, jax.Array]
 def start(
     task: Task,
     original: TransformerConfig,
-    load: Callable[[Task, Params], Params],
+    load: Callable[[Task, Params], tuple[Params, str]],
     params: Params,
     replicas: Replicas,
     distilled: Distilled | None,
@@ -55,7 +55,7 @@ def start(
     teacher = task.with_model(original.build(*task.sizes, dtype=task.model.dtype))
     shapes = jax.eval_shape(teacher.init, jax.random.key(0))
     places = sharding.state_shardings(shapes, replicas.mesh)
-    before = load(teacher, jax.jit(teacher.init, out_shardings=places)(jax.random.key(0)))
+    before, _ = load(teacher, jax.jit(teacher.init, out_shardings=places)(jax.random.key(0)))
     params, alike = like(config, params, original, before)
     remarks = [f"Set to be like the layers before: {drawn_together(alike)}."] if alike else []
     if distilled:

@@ -17,7 +17,7 @@ from train import evaluate, main
 from train.decode import export, trained
 from train.run.checkpoints import Checkpoints
 from train.setup import Setup
-from train.start import another_run
+from train.start.another_run import AnotherRun
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
@@ -112,5 +112,5 @@ def test_what_is_evaluated_exported_and_started_from_is_merged(run, tmp_path):
     logits = [task.model.apply({"params": tree}, tokens) for tree in (params, loaded)]
     np.testing.assert_array_equal(*logits)
     assert report.new == ()
-    started, _ = another_run.load(str(run), task.init(jax.random.key(2)), {})
+    started, _ = AnotherRun.of(str(run), {}).load(task.init(jax.random.key(2)))
     jax.tree.map(np.testing.assert_array_equal, started, trained.load(run, "best")[1])
