@@ -6,12 +6,13 @@ are those of `Examples.train_batches` and `Examples.eval_batches`, bit for bit, 
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from train.data.pipeline import Example, Examples, Row, Rows, TrainingStream, example_draws
+from train.data.pipeline import Example, Examples, Raw, Recipe, Recipes, TrainingStream, example_draws, merged
 
 _MOST = 2**31 - 1  # the greatest index
 
@@ -33,7 +34,7 @@ class _Resident:
     @functools.cached_property
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         """The shapes and types of `arrays`, for which not all is read."""
-        return self.examples.shapes(self.training)
+        return merged(material.shapes() for material in self.examples.materials(self.training))
 
     @property
     def nbytes(self) -> int:
@@ -43,34 +44,35 @@ class _Resident:
     @functools.cached_property
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything that is put on the device, once; the same for all seeds and processes."""
-        return self.examples.held(self.training)
+        return merged(material.held() for material in self.examples.materials(self.training))
+
+    def _batch(self, arrays: Arrays, recipes: Recipes, make: Callable[[Raw, Recipe], Example]) -> Arrays:
+        materials = self.examples.materials(self.training)
+
+        def example(recipe: Recipe) -> Example:
+            return make(merged(material.gather(arrays, recipe) for material in materials), recipe)
+
+        return jax.vmap(example)(jax.tree.map(jnp.asarray, recipes))
 
 
 class Resident(_Resident):
     """Training data on a device."""
 
-    def feed(self, seed: int, first_step: int, count: int, process_index: int = 0, process_count: int = 1) -> Rows:
+    def feed(self, seed: int, first_step: int, count: int, process_index: int = 0, process_count: int = 1) -> Recipes:
         """Describes a process's part of the batches of some steps of a seed, in arrays (count, B) of 32-bit integers.
 
         Raises:
           UsageError: the batch size is not a multiple of the processes.
         """
-        return _narrow(self._stream(seed, process_index, process_count).rows(first_step, count))
+        return _narrow(self._stream(seed, process_index, process_count).recipes(first_step, count))
 
-    def batch(self, arrays: Arrays, rows: Rows, seed: jax.Array) -> Arrays:
-        """Makes the batch of one step; pure, to be compiled, and to be mapped over `rows` and `seed` together.
+    def batch(self, arrays: Arrays, recipes: Recipes, seed: jax.Array) -> Arrays:
+        """Makes the batch of one step of a `feed`, (B,); pure, to be compiled, and mapped over recipes and seeds.
 
-        Args:
-          arrays: `arrays`, on the device.
-          rows: One step of a `feed`, (B,).
-          seed: The seed of the feed, uint32.
+        `arrays` are on the device; the seed is that of the feed, uint32.
         """
-        examples = self.examples
-
-        def example(row: Row) -> Example:
-            return examples.training(examples.gather(arrays, row), row, example_draws(seed, row))
-
-        return jax.vmap(example)(jax.tree.map(jnp.asarray, rows))
+        make = self.examples.training
+        return self._batch(arrays, recipes, lambda raw, recipe: make(raw, recipe, example_draws(seed, recipe)))
 
     @functools.cached_property
     def _stream(self) -> functools.partial:
@@ -82,33 +84,23 @@ class ResidentEvaluation(_Resident):
 
     training = False
 
-    def feed(self, process_index: int = 0, process_count: int = 1) -> Rows:
+    def feed(self, process_index: int = 0, process_count: int = 1) -> Recipes:
         """Describes a process's part of all batches of an evaluation, in arrays (batches, B) of 32-bit integers.
 
-        Rows that only fill the last batch have the index -1.
-
-        Raises:
-          UsageError: the evaluation batch size is not a multiple of the processes.
+        What only fills the last batch has the index -1. Raises as `Examples.eval_batches` does.
         """
-        return _narrow(self.examples.eval_rows(process_index, process_count))
+        return _narrow(self.examples.eval_recipes(process_index, process_count))
 
-    def batch(self, arrays: Arrays, rows: Rows) -> Arrays:
+    def batch(self, arrays: Arrays, recipes: Recipes) -> Arrays:
         """Makes one batch, likewise; weights are 0 where the index is -1."""
-        examples = self.examples
-
-        def example(row: Row) -> Example:
-            return examples.blank(examples.evaluated(examples.gather(arrays, row), row), row)
-
-        return jax.vmap(example)(jax.tree.map(jnp.asarray, rows))
+        make, blank = self.examples.evaluated, self.examples.blank
+        return self._batch(arrays, recipes, lambda raw, recipe: blank(make(raw, recipe), recipe))
 
 
 def why_host(examples: Examples, limit: int, training: bool = True) -> str:
     """Says why a split's data stay on the host, in words that follow "because"; '' where a device can hold them.
 
-    Args:
-      examples: The examples of the split.
-      limit: The bytes that they may take there.
-      training: Whether they are those of training, else those of evaluation.
+    There they may take `limit` bytes.
     """
     if reason := examples.why_host(training):
         return reason
@@ -120,5 +112,5 @@ def why_host(examples: Examples, limit: int, training: bool = True) -> str:
     return ""
 
 
-def _narrow(rows: Rows) -> Rows:
-    return {name: of.astype(np.uint32 if name in ("high", "low") else np.int32) for name, of in rows.items()}
+def _narrow(recipes: Recipes) -> Recipes:
+    return {name: of.astype(np.uint32 if name in ("high", "low") else np.int32) for name, of in recipes.items()}

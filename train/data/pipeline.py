@@ -2,8 +2,8 @@
 
 Every training example is a function of (seed, position) alone, where the position is its place in the endless stream
 over all processes. Batch size, processes, threads and workers thus do not change what the stream holds, and a run
-resumes by reading from a position. What an example is made of, such as which window of a text, is a row of a few
-integers; `train.data.device` gathers the same rows from arrays on a device.
+resumes by reading from a position. Which example it is, such as which window of a text, is said by a recipe of a few
+integers; `train.data.device` follows the same recipes with arrays on a device.
 """
 
 import atexit
@@ -16,8 +16,8 @@ import os
 import resource
 import signal
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import grain
 import jax
@@ -28,15 +28,17 @@ from jaxtyping import Integer
 from attention.errors import UsageError
 from train.data import draws
 from train.data.draws import Draws, Word
+from train.data.encodings.cache import Lazy
 from train.data.section import Section
 
+T = TypeVar("T")
 Batch = dict[str, np.ndarray]
-Example = dict[str, Any]
-Row = Mapping[str, Any]  # integers, or traced ones on a device
-Rows = dict[str, Integer[np.ndarray, "..."]]
-Raw = Mapping[str, Any]
+Example = dict[str, Any]  # arrays and numbers of numpy, or traced ones on a device
+Recipe = Mapping[str, Any]  # integers, or traced ones on a device
+Recipes = dict[str, Integer[np.ndarray, "..."]]
+Raw = Mapping[str, Any]  # what an example is made of, by the names of its materials
 
-NOTHING = -1  # the index of a row that only fills a batch
+NOTHING = -1  # the index of an example that only fills a batch
 ENDLESS = 2**62  # batches
 _FILES = 20  # that a worker opens, and its parent besides
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
@@ -140,12 +142,39 @@ def _check_files(workers: int) -> None:
         )
 
 
+class Material:
+    """What examples are made of: read on the host when they are, or held by a device whole, and gathered there.
+
+    What it gives is named, as are the arrays that a device holds.
+    """
+
+    def why_host(self) -> str:
+        """Says why a device cannot hold it, or '' where it can."""
+        return ""
+
+    def read(self, recipe: Recipe) -> Raw:
+        """Reads what one example needs."""
+        raise NotImplementedError
+
+    def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Describes the arrays of `held`, most of which need not be read for it."""
+        raise NotImplementedError
+
+    def held(self) -> dict[str, np.ndarray]:
+        """Reads everything that a device holds."""
+        raise NotImplementedError
+
+    def gather(self, held: Mapping[str, jax.Array], recipe: Recipe) -> Raw:
+        """Takes what one example needs from the arrays on a device."""
+        raise NotImplementedError
+
+
 @dataclasses.dataclass(frozen=True)
-class Examples:
+class Examples(Lazy):
     """A split cut into examples, and their batches; `len` is how many an epoch of training has.
 
-    A subclass says which rows of integers there are, and makes an example of a row. What `training` and `evaluated` do
-    with what was read holds for numpy and for jax.numpy, so that an example is the same wherever it is made.
+    A subclass says which recipes and materials there are, and makes an example of them. What `training` and `evaluated`
+    do holds for numpy and for jax.numpy, so that an example is the same wherever it is made.
 
     Attributes:
       data: The section of the config: batch sizes and workers.
@@ -154,6 +183,8 @@ class Examples:
 
     data: Section
     split: Any
+
+    whole_batches: ClassVar[bool] = False  # whether an epoch of training leaves out what fills no batch
 
     def __len__(self) -> int:
         return len(self.split)
@@ -175,67 +206,57 @@ class Examples:
 
     @property
     def epoch_length(self) -> int:
-        """How many rows an epoch of training has."""
-        return len(self)
+        """How many examples an epoch of training has."""
+        return len(self) - (len(self) % self.data.batch_size if self.whole_batches else 0)
 
-    def epoch(self, seed: int, number: int) -> Rows:
-        """Orders an epoch: `index` and what else its examples are made of, arrays of `epoch_length` integers."""
-        order = draws.permutation(len(self), draws.ORDER, seed, number)
-        return self.rows(order)
+    def epoch(self, seed: int, number: int) -> Recipes:
+        """Orders the `epoch_length` examples of an epoch."""
+        return self.recipes(draws.permutation(len(self), draws.ORDER, seed, number))
 
-    def rows(self, numbers: Integer[np.ndarray, " n"]) -> Rows:
+    def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
         """Describes some examples by integers, `index` among them, in arrays of the same shape."""
         raise NotImplementedError
 
-    def evaluation(self, count: int) -> Rows:
-        """Describes the first `count` examples of evaluation; batches are filled up with rows of zeros and NOTHING."""
-        rows = self.rows(np.arange(count))
+    def evaluation(self, count: int) -> Recipes:
+        """Describes the first `count` examples of evaluation; batches are filled up with zeros and NOTHING."""
         fill = -count % self.data.eval_batch_size
-        return {name: np.pad(of, (0, fill), constant_values=NOTHING * (name == "index")) for name, of in rows.items()}
+        return {
+            name: np.pad(of, (0, fill), constant_values=NOTHING * (name == "index"))
+            for name, of in self.recipes(np.arange(count)).items()
+        }
 
-    def read(self, row: Row, training: bool) -> Raw:
-        """Reads what an example is made of, for training or for evaluation."""
+    def materials(self, training: bool) -> Sequence[Material]:
+        """Lists what examples are made of, in training or in evaluation."""
         raise NotImplementedError
 
-    def training(self, raw: Raw, row: Row, draw: Draws) -> Example:
+    def read(self, recipe: Recipe, training: bool) -> Raw:
+        """Reads what an example is made of."""
+        return merged(material.read(recipe) for material in self._materials[training])
+
+    def training(self, raw: Raw, recipe: Recipe, draw: Draws) -> Example:
         """Makes a training example, which is that of evaluation unless a subclass has another."""
         del draw
-        return self.evaluated(raw, row)
+        return self.evaluated(raw, recipe)
 
-    def evaluated(self, raw: Raw, row: Row) -> Example:
+    def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
         """Makes an example of evaluation, with `index` and `weight`."""
         raise NotImplementedError
 
-    def blank(self, example: Example, row: Row) -> Example:
-        """Replaces an example of no row by zeros, whose index is NOTHING."""
-        xp = draws.namespace(row["index"])
-        zeros = {name: xp.zeros_like(value) for name, value in example.items()} | {"index": row["index"]}
-        return {name: xp.where(row["index"] == NOTHING, zeros[name], value) for name, value in example.items()}
+    def blank(self, example: Example, recipe: Recipe) -> Example:
+        """Replaces an example that only fills a batch by zeros, whose index is NOTHING."""
+        index = recipe["index"]
+        xp = draws.namespace(index)
+        zeros = {name: xp.zeros_like(value) for name, value in example.items()} | {"index": index}
+        return {name: xp.where(index == NOTHING, zeros[name], value) for name, value in example.items()}
 
     def evaluate(self, number: int) -> Example:
         """Makes one of the `eval_length` examples of evaluation."""
-        [row] = _each(self.rows(np.array([number])))
-        return self.evaluated(self.read(row, training=False), row)
+        [recipe] = _each(self.recipes(np.array([number])))
+        return self.evaluated(self.read(recipe, training=False), recipe)
 
     def why_host(self, training: bool) -> str:
         """Says why a device cannot make the examples, or '' where it can."""
-        del training
-        return ""
-
-    def shapes(self, training: bool) -> dict[str, jax.ShapeDtypeStruct]:
-        """Describes the arrays of `held`, most of which need not be read for it."""
-        del training
-        return {}
-
-    def held(self, training: bool) -> dict[str, np.ndarray]:
-        """Reads everything that a device holds to make the examples itself."""
-        del training
-        return {}
-
-    def gather(self, held: dict[str, jax.Array], row: Row) -> Raw:
-        """Takes what an example is made of from arrays on a device; in place of `read`."""
-        del held, row
-        return {}
+        return next(filter(None, (material.why_host() for material in self._materials[training])), "")
 
     def train_batches(self, seed: int, process_index: int = 0, process_count: int = 1) -> BatchIterator:
         """Makes endless batches of shuffled examples. An epoch has every example once; a batch may span two epochs.
@@ -256,39 +277,38 @@ class Examples:
         return BatchIterator(grain.MapDataset.range(ENDLESS).map(stream.batch), self.data.workers)
 
     def eval_batches(self, process_index: int = 0, process_count: int = 1, most: int = 0) -> BatchIterator:
-        """Yields every example once, in order; every process gets equally many batches.
+        """Makes batches (B, ...) of every example once, in order; every process gets equally many.
 
-        Args:
-          process_index: This process takes the `process_index`-th block of each global batch.
-          process_count: How many processes share it.
-          most: How many examples to take, from the first on; 0 is all.
-
-        Returns:
-          An iterator of dicts of arrays (B, ...). The last batch is filled up with zeros (so `weight` is 0 there)
-          whose `index` is -1.
-
-        Raises:
-          UsageError: the evaluation batch size is not a multiple of the processes.
+        The last batch is filled up with zeros (so `weight` is 0 there) whose `index` is -1. The first `most` examples
+        are taken, or all where that is 0. For processes and errors see `train_batches`.
         """
-        rows = self.eval_rows(process_index, process_count, most)
-        numbers = grain.MapDataset.range(len(rows["index"]))
-        return BatchIterator(numbers.map(functools.partial(self._eval_batch, rows)), self.data.workers)
+        recipes = self.eval_recipes(process_index, process_count, most)
+        numbers = grain.MapDataset.range(len(recipes["index"]))
+        return BatchIterator(numbers.map(functools.partial(self._eval_batch, recipes)), self.data.workers)
 
-    def eval_rows(self, process_index: int = 0, process_count: int = 1, most: int = 0) -> Rows:
+    def eval_recipes(self, process_index: int = 0, process_count: int = 1, most: int = 0) -> Recipes:
         """Describes a process's part of all batches of evaluation, (batches, B); see `eval_batches`."""
         share = per_process(self.data.eval_batch_size, process_count, "data.eval_batch_size")
-        rows = self.evaluation(min(self.eval_length, most or self.eval_length))
+        recipes = self.evaluation(min(self.eval_length, most or self.eval_length))
         columns = slice(process_index * share, (process_index + 1) * share)
-        return {name: of.reshape(-1, self.data.eval_batch_size)[:, columns] for name, of in rows.items()}
+        return {name: of.reshape(-1, self.data.eval_batch_size)[:, columns] for name, of in recipes.items()}
 
-    def _eval_batch(self, rows: Rows, number: int) -> Batch:
-        each = _each({name: of[number] for name, of in rows.items()})
-        examples = [(self.evaluated(self.read(row, training=False), row), row) for row in each]
-        return _stack([example if row["index"] != NOTHING else self.blank(example, row) for example, row in examples])
+    def _eval_batch(self, recipes: Recipes, number: int) -> Batch:
+        each = _each({name: of[number] for name, of in recipes.items()})
+        made = [self.evaluated(self.read(recipe, training=False), recipe) for recipe in each]
+        filled = [
+            one if recipe["index"] != NOTHING else self.blank(one, recipe)
+            for one, recipe in zip(made, each, strict=True)
+        ]
+        return _stack(filled)
+
+    @functools.cached_property
+    def _materials(self) -> dict[bool, Sequence[Material]]:
+        return {training: self.materials(training) for training in (False, True)}
 
 
 class TrainingStream:
-    """A process's part of the endless stream of a seed: the rows of each step, and the batches that they describe."""
+    """A process's part of the endless stream of a seed: the recipes of each step, and its batch."""
 
     def __init__(self, examples: Examples, seed: int, process_index: int = 0, process_count: int = 1):
         self._arguments = examples, seed, process_index, process_count
@@ -300,37 +320,42 @@ class TrainingStream:
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
         return TrainingStream, self._arguments  # without the epochs, which a worker orders again
 
-    def rows(self, first_step: int, count: int) -> Rows:
+    def recipes(self, first_step: int, count: int) -> Recipes:
         """Describes the examples of some steps, (count, B): `index`, `high` and `low` of the position, and others."""
         steps = np.arange(first_step, first_step + count, dtype=np.int64)[:, None]
         positions = steps * self.examples.data.batch_size + self._first + np.arange(self._share)
         epochs, places = np.divmod(positions, self.examples.epoch_length)
-        rows = {name: of[places] for name, of in self._epoch(int(epochs[0, 0])).items()}
+        recipes = {name: of[places] for name, of in self._epoch(int(epochs[0, 0])).items()}
         for number in range(int(epochs[0, 0]) + 1, int(epochs[-1, -1]) + 1):
             there = epochs == number
             for name, of in self._epoch(number).items():
-                rows[name][there] = of[places[there]]
+                recipes[name][there] = of[places[there]]
         high, low = draws.words(positions)
-        return rows | {"high": high, "low": low}
+        return recipes | {"high": high, "low": low}
 
     def batch(self, step: int) -> Batch:
         """Makes the batch of a step."""
-        each = _each({name: of[0] for name, of in self.rows(step, 1).items()})
-        return _stack([self._example(row) for row in each])
+        each = _each({name: of[0] for name, of in self.recipes(step, 1).items()})
+        return _stack([self._example(recipe) for recipe in each])
 
-    def _example(self, row: Row) -> Example:
-        raw = self.examples.read(row, training=True)
-        return self.examples.training(raw, row, example_draws(self.seed, row))
-
-
-def example_draws(seed: Word, row: Row) -> Draws:
-    """Starts the draws of the training example at a row's position."""
-    return Draws(draws.EXAMPLE, seed, row["high"], row["low"])
+    def _example(self, recipe: Recipe) -> Example:
+        raw = self.examples.read(recipe, training=True)
+        return self.examples.training(raw, recipe, example_draws(self.seed, recipe))
 
 
-def _each(rows: Rows) -> list[dict[str, int]]:
-    values = zip(*(of.tolist() for of in rows.values()), strict=True)
-    return [dict(zip(rows, row, strict=True)) for row in values]
+def example_draws(seed: Word, recipe: Recipe) -> Draws:
+    """Starts the draws of the training example at a recipe's position."""
+    return Draws(draws.EXAMPLE, seed, recipe["high"], recipe["low"])
+
+
+def merged(dicts: Iterable[Mapping[str, T]]) -> dict[str, T]:
+    """Joins dicts whose names differ."""
+    return {name: value for one in dicts for name, value in one.items()}
+
+
+def _each(recipes: Recipes) -> list[dict[str, int]]:
+    values = zip(*(of.tolist() for of in recipes.values()), strict=True)
+    return [dict(zip(recipes, each, strict=True)) for each in values]
 
 
 def stacked(iterators: Sequence[BatchIterator]) -> BatchIterator:

@@ -1,6 +1,7 @@
 """The base of the `data` sections of all configs, and the sizes that they state of their data."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from attention.errors import UsageError
@@ -42,6 +43,8 @@ class Section(Checked):
     )
 
     PATH: ClassVar[str] = "data."
+    COLUMNS: ClassVar[Mapping[str, str]]  # the fields that name the columns of a row, by what these are read as
+    revision, streaming = "", False  # no fields of every section
 
 
 def cache_dir(what: str) -> Any:

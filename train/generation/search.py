@@ -43,7 +43,7 @@ class Search:
 
     @classmethod
     def configured(cls, data: Any) -> "Search":
-        """Returns the search that a `train.data.pairs.section.WrittenTextData` asks for."""
+        """Returns the search that a `train.data.pairs.WrittenTextData` asks for."""
         return cls(data.beams, data.length_penalty, data.target_length)
 
     def __post_init__(self):

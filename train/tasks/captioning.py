@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from models.captioner import CaptionerConfig
 from train.config.schema import Config
-from train.data.captions.section import CaptionData
+from train.data.captions import CaptionData
 from train.tasks.writing import WritingTask
 
 

@@ -7,7 +7,7 @@ from models.encoder_decoder import EncoderDecoderConfig
 from models.published import pretrained
 from models.seq2seq import Seq2SeqConfig
 from train.config.schema import Config
-from train.data.pairs.section import TranslationData
+from train.data.pairs import TranslationData
 from train.generation import translation_scores
 from train.tasks.writing import WritingTask
 

@@ -10,7 +10,6 @@ from train.data import sources
 from train.data.encodings import cache, images
 from train.data.images.section import ImageData
 from train.data.sources import numpy
-from train.data.sources.rows import DataColumn
 from train.data.splits import Split
 
 FIELDS = {"text": "text_column", "source": "source_column", "target": "target_column"}
@@ -20,8 +19,9 @@ FIELDS |= {"label": "label_column", "image": "image_key"}
 def opened(source, split="train", /, data_dir="", revision="", streaming=False, **columns):
     """The rows of a split, with columns by role."""
     data = SimpleNamespace(source=str(source), data_dir=str(data_dir), revision=revision, streaming=streaming)
-    columns = [DataColumn(role, f"data.{FIELDS[role]}", name) for role, name in columns.items()]
-    return sources.open_split(data, split, columns)
+    data.COLUMNS = {role: FIELDS[role] for role in columns}
+    vars(data).update({FIELDS[role]: name for role, name in columns.items()})
+    return sources.open_split(data, split)
 
 
 def read(source, split="train", /, **fields):
@@ -35,7 +35,7 @@ def load(source, split, **fields):
     """Opens a split of labelled images of any sizes."""
     cut = Split.parse(split)
     data = ImageData(source=source, classes=0, **{"image_shape": "", **fields})
-    return images.encode(sources.open_split(data, cut.name, data.columns), data.image_shape, cache.root("")).view(cut)
+    return images.encode(sources.open_split(data, cut.name), data.image_shape, cache.root("")).view(cut)
 
 
 def labelled(pixels, labels):

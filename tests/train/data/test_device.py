@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from tests.train.data.streams import labelled, take
-from train.data.captions.section import CaptionData
+from train.data.captions import CaptionData
 from train.data.device import Resident, ResidentEvaluation, why_host
 from train.data.encodings.images import LabelledImages
 from train.data.images.examples import ImageExamples
 from train.data.images.section import ImageData
-from train.data.pairs.section import TranslationData
+from train.data.pairs import TranslationData
 from train.data.text.section import LabelledTextData, MaskedTextData, TextData
 
 LIMIT = 2**30

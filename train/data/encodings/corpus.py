@@ -15,6 +15,7 @@ from attention.errors import UsageError
 from train.data import classes, section, sources, splits, tokenisers
 from train.data.encodings import cache
 from train.data.encodings.cache import Lazy, Mapped
+from train.data.encodings.images import LabelledImages
 from train.data.encodings.tokens import Stored, tokenise
 from train.data.section import Section
 from train.data.sources.rows import Row, Rows, digest
@@ -34,12 +35,14 @@ class TokenisedSplit(Lazy):
       split: The split.
       rows: The indices of the split's rows in the part.
       classes: The number in the corpus of each class of the part.
+      images: The images of all rows of the part, where they have some.
     """
 
     columns: Mapping[str, Stored]
     split: Split
     rows: Int64[np.ndarray, " rows"]
     classes: tuple[int, ...] = ()
+    images: LabelledImages | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -47,7 +50,8 @@ class TokenisedSplit(Lazy):
     @property
     def content(self) -> str:
         """A digest of all rows of the part."""
-        return digest(stored.content for stored in self.columns.values())
+        texts = digest(stored.content for stored in self.columns.values())
+        return digest([texts, self.images.content]) if self.images else texts
 
     @functools.cached_property
     def ids(self) -> Integer[np.ndarray, " tokens"]:
@@ -68,6 +72,11 @@ class TokenisedSplit(Lazy):
         """Takes the ids of each column of one row, mapped from disk; uint16 or uint32."""
         row = self.rows[index]
         return [stored.ids[slice(*stored.token_offsets[row : row + 2])] for stored in self.columns.values()]
+
+    def places(self, column: str, numbers: Integer[np.ndarray, " n"]) -> dict[str, Int64[np.ndarray, " n"]]:
+        """Finds where a column has the texts of some rows of the split."""
+        offsets, rows = self.columns[column].token_offsets, self.rows[numbers]
+        return {f"{column}_start": offsets[rows], f"{column}_length": offsets[rows + 1] - offsets[rows]}
 
     def lengths(self, column: str) -> Int64[np.ndarray, " rows"]:
         """Counts the tokens of each row in a column."""
@@ -103,6 +112,13 @@ class Corpus:
         """The tokeniser of what the model writes: of the text, or of the target."""
         return list(self.tokenisers.values())[-1]
 
+    def with_images(self, images: Mapping[str, LabelledImages]) -> "Corpus":
+        """Gives splits the images of their parts, by the parts' names."""
+        splits = {
+            part: dataclasses.replace(split, images=images[split.split.name]) for part, split in self.splits.items()
+        }
+        return dataclasses.replace(self, splits=splits)
+
     def texts(self, part: str, column: str, indices: Integer[np.ndarray, " k"]) -> list[str]:
         """Reads the text in a column of some rows of a split."""
         tokens = self.splits[part]
@@ -124,7 +140,7 @@ def load(data: Section) -> Corpus:
       UsageError: text, a tokeniser or a package is missing or cannot be read, or the cache cannot be written.
     """
     cache_dir = cache.root(data.cache_dir)
-    names, rows = splits.opened(data, lambda part: stripped(sources.open_split(data, part, data.columns)))
+    names, rows = splits.opened(data, lambda part: stripped(sources.open_split(data, part)))
     tokeniser_of = {}
     for field, columns in data.learned.items():
         tokeniser = _learn(data, field, columns, names["train"], rows[names["train"].name], cache_dir)

@@ -120,7 +120,7 @@ def load(data: Section) -> dict[str, LabelledImages]:
     Raises:
       UsageError: these raise it, or the classes of a split are not those of the training split.
     """
-    names, rows = splits.opened(data, lambda part: sources.open_split(data, part, data.columns))
+    names, rows = splits.opened(data, lambda part: sources.open_split(data, part))
     images, root = {}, cache.root(data.cache_dir)
     for part, split in names.items():
         trained = images["train"].class_names if images else ()

@@ -3,7 +3,8 @@
 import dataclasses
 import math
 import re
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from train.data import section, sources
 from train.data.encodings import images
 from train.data.images import transforms
 from train.data.images.examples import ImageExamples
-from train.data.sources.rows import DataColumn
 
 _SHAPE = re.compile(r"\d{1,6}x\d{1,6}x[1-9]\d{0,5}", re.ASCII)
 _MOST = 2**28  # bytes of an image
@@ -64,6 +64,17 @@ class ImageSection(section.Section):
                 f"use only {fixed}."
             )
 
+    def chain(self, training: bool) -> tuple[str, str]:
+        """Chooses the transforms of training or of evaluation, and the field that has them."""
+        name = "train_transforms" if training else "eval_transforms"
+        return getattr(self, name), f"data.{name}"
+
+    def black(self) -> images.LabelledImages:
+        """Makes one black image, of the shape that the config states."""
+        height, width, channels = shape = self.stated_shape
+        record = {"image": np.zeros((height or _ANY, width or _ANY, channels), np.uint8), "label": 0}
+        return images.LabelledImages([record], 1, shape, range(1))
+
     @property
     def stated_shape(self) -> tuple[int, int, int]:
         """(H, W, C) of the images before transforms; a side of 0 varies.
@@ -96,15 +107,7 @@ class ImageData(ImageSection):
     revision: str = field("", "Of a hub set: a branch, tag or commit; '' is the default one.")
     cache_dir: str = section.cache_dir("images of one size are")
 
-    streaming = False  # no field here
-
-    @property
-    def columns(self) -> list[DataColumn]:
-        """The columns that are read of each row."""
-        return [
-            DataColumn("image", "data.image_key", self.image_key),
-            DataColumn("label", "data.label_key", self.label_key),
-        ]
+    COLUMNS: ClassVar[Mapping[str, str]] = {"image": "image_key", "label": "label_key"}
 
     def load(self) -> dict[str, ImageExamples]:
         """Opens the images of all splits, by the names of `train.data.splits.PARTS`.
@@ -119,12 +122,11 @@ class ImageData(ImageSection):
         return {name: ImageExamples(self, part) for name, part in parts.items()}
 
     def blank(self) -> ImageExamples:
-        """Makes one black image, which replaces any part in a dry run.
+        """Makes an example of one black image, which replaces any part in a dry run.
 
         Raises:
           UsageError: a size is not stated.
         """
-        height, width, channels = shape = self.stated_shape
-        image = np.zeros((height or _ANY, width or _ANY, channels), np.uint8)
-        classes = section.needed("classes", self.classes)
-        return ImageExamples(self, images.LabelledImages([{"image": image, "label": 0}], classes, shape, range(1)))
+        return ImageExamples(
+            self, dataclasses.replace(self.black(), num_classes=section.needed("classes", self.classes))
+        )

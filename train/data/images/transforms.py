@@ -302,8 +302,10 @@ def apply(
     return image if image.dtype == np.float32 else _by_table(image, *_TO_ONE)
 
 
-def parted(transforms: tuple[Transform, ...]) -> tuple[tuple[Transform, ...], tuple[Transform, ...]]:
-    """Parts transforms into those that give each image the same bytes every time, which come first, and the rest."""
+@functools.cache
+def parted(text: str) -> tuple[tuple[Transform, ...], tuple[Transform, ...]]:
+    """Parts a chain into the first transforms, which give an image the same bytes every time, and the rest."""
+    transforms = parse(text)
     first = tuple(itertools.takewhile(lambda one: not one.random and not isinstance(one, Normalise), transforms))
     return first, transforms[len(first) :]
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 
 from attention.errors import UsageError, unknown
@@ -70,18 +70,19 @@ def is_prepared(source: str) -> bool:
     return SOURCES[kind_of(source)].is_prepared
 
 
-def open_split(data: Section, split: str, columns: Sequence[DataColumn]) -> Rows:
+def open_split(data: Section, split: str) -> Rows:
     """Opens a split of the source that a section of the config names.
 
     Args:
-      data: A section whose `source` was checked, with `revision`, `streaming` and `data_dir`.
+      data: A section whose `source` was checked, with `revision`, `streaming` and `data_dir`. Its `COLUMNS` are read;
+        sources that come with the packages have columns of their own.
       split: A plain name, no slice.
-      columns: The columns to read; sources that come with the packages have columns of their own.
 
     Raises:
       UsageError: the source, split or a column does not exist, or cannot be read as it is; MissingSplitError where it
         is the split alone.
     """
+    columns = [DataColumn(role, f"data.{field}", getattr(data, field)) for role, field in data.COLUMNS.items()]
     kind = kind_of(data.source)
     _, _, place = data.source.partition(":")
     names = tuple(column.name for column in columns)

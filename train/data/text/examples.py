@@ -5,102 +5,64 @@ import functools
 from collections.abc import Mapping
 from typing import ClassVar
 
-import jax
 import numpy as np
 from jaxtyping import Bool, Int32, Integer
 
 from attention.errors import UsageError
 from train.data import draws
 from train.data.draws import Draws, threshold
-from train.data.encodings.corpus import TokenisedSplit
-from train.data.pipeline import Example, Examples, Raw, Row, Rows
-from train.data.text.windows import Cuts, Ids, Strides, cut, padded
+from train.data.pipeline import Example, Examples, Material, Raw, Recipe, Recipes
+from train.data.text.windows import Ids, Passages, padded, per_epoch, shifted, strides
 from train.data.tokenisers import Tokeniser
 
 _MASKED, _RANDOM = 0.8, 0.1  # of the chosen tokens; the rest stay as they are
 
 
-class WithTexts(Examples):
-    """The base of examples with texts: a row has the first token of each, `NAME_start`, and perhaps `NAME_length`."""
+@dataclasses.dataclass(frozen=True)
+class TextExamples(Examples):
+    """The base of examples with texts, which are cut from the columns of a `TokenisedSplit`.
+
+    Attributes:
+      tokenisers: The tokeniser of each column.
+    """
+
+    tokenisers: Mapping[str, Tokeniser]
 
     @property
     def texts(self) -> Mapping[str, Ids]:
-        """The ids that each text is cut from, by its name."""
-        raise NotImplementedError
+        """All texts of the part, end to end, by the names of their columns."""
+        return {name: column.ids for name, column in self.split.columns.items()}
 
     @property
     def widths(self) -> Mapping[str, int]:
-        """How many tokens are cut out, by the text's name."""
-        raise NotImplementedError
+        """How many tokens of each column an example has."""
+        return {"text": self.data.context}
 
-    def read(self, row: Row, training: bool) -> Raw:
-        """Cuts the texts of a row; what comes after their lengths belongs to others."""
-        del training
-        widths = self.widths
-        return {name: cut(ids, row[f"{name}_start"], widths[name]) for name, ids in self.texts.items()}
-
-    def shapes(self, training: bool) -> dict[str, jax.ShapeDtypeStruct]:
-        """Describes the ids of all texts, and as many zeros after them as are cut out; see `Examples`."""
-        ids = {
-            name: jax.ShapeDtypeStruct((len(ids) + self.widths[name],), ids.dtype) for name, ids in self.texts.items()
-        }
-        return super().shapes(training) | ids
-
-    def held(self, training: bool) -> dict[str, np.ndarray]:
-        """Reads the ids of all texts; see `Examples`."""
-        ids = {name: np.pad(ids[:], (0, self.widths[name])) for name, ids in self.texts.items()}
-        return super().held(training) | ids
-
-    def gather(self, held: dict[str, jax.Array], row: Row) -> Raw:
-        """Cuts the texts of a row on a device; see `Examples`."""
-        cuts = {
-            name: jax.lax.dynamic_slice_in_dim(held[name], row[f"{name}_start"], self.widths[name]).astype(np.int32)
-            for name in self.texts
-        }
-        return {**super().gather(held, row), **cuts}
-
-    def places(self, name: str, numbers: Integer[np.ndarray, " n"]) -> Rows:
-        """Finds where a column has the texts of some rows of the split."""
-        offsets = self.split.columns[name].token_offsets
-        rows = self.split.rows[numbers]
-        return {f"{name}_start": offsets[rows], f"{name}_length": offsets[rows + 1] - offsets[rows]}
-
-
-@dataclasses.dataclass(frozen=True)
-class TextExamples(WithTexts):
-    """The base of examples of one text.
-
-    Attributes:
-      data: The section of the config.
-      split: The `TokenisedSplit`.
-      tokeniser: The tokeniser of the text.
-    """
-
-    tokeniser: Tokeniser
+    def materials(self, training: bool) -> list[Material]:
+        """Lists the texts; see `Examples`."""
+        return [Passages(name, ids, self.widths[name]) for name, ids in self.texts.items()]
 
     @property
-    def widths(self) -> dict[str, int]:
-        """The tokens of an example."""
-        return {"text": self.data.context}
+    def _special(self) -> Mapping[str, int]:
+        return self.tokenisers["text"].special
 
     @property
     def _pad(self) -> int:
-        """The padding id, or any id where there is none, since padded tokens have weight 0."""
-        return self.tokeniser.special.get("pad", 0)
+        return self._special.get("pad", 0)  # any id where there is none, since padded tokens have weight 0
 
 
 class _Windows(TextExamples):
-    """Examples that are windows of a text: those of `_cuts` in training and of `_strides` in evaluation."""
+    """Examples that are windows of a text: adjacent ones in training, perhaps overlapping ones in evaluation."""
 
     ahead: ClassVar[int] = 0  # how many tokens after a window are needed
 
     def __len__(self) -> int:
-        return len(self._cuts)
+        return per_epoch(self._tokens, self.width)
 
     @property
     def eval_length(self) -> int:
         """The number of windows in evaluation."""
-        return len(self._strides)
+        return len(self._strides["index"])
 
     @property
     def width(self) -> int:
@@ -122,23 +84,24 @@ class _Windows(TextExamples):
         """The tokens of a window, and those after it."""
         return {"text": self.width + self.ahead}
 
-    def epoch(self, seed: int, number: int) -> Rows:
-        """Cuts and orders an epoch's windows; see `train.data.pipeline.Examples`."""
-        starts = self._cuts.starts(seed, number)[draws.permutation(len(self), draws.ORDER, seed, number)]
+    def epoch(self, seed: int, number: int) -> Recipes:
+        """Cuts and orders an epoch's windows; see `Examples`."""
+        order = draws.permutation(len(self), draws.ORDER, seed, number)
+        starts = shifted(self._tokens, self.width, seed, number)[order]
         return {"index": starts, "text_start": starts}
 
-    def rows(self, numbers: Integer[np.ndarray, " n"]) -> Rows:
-        """Describes windows of evaluation."""
-        starts = self._strides.starts(numbers)
-        return {"index": starts, "text_start": starts, "text_length": self._strides.lengths(numbers)}
+    def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
+        """Describes windows of evaluation, and how many tokens of them were shown before."""
+        return {name: of[numbers] for name, of in self._strides.items()}
 
     @functools.cached_property
-    def _cuts(self) -> Cuts:
-        return Cuts(len(self.split.ids), self.width, self.ahead)
+    def _strides(self) -> Recipes:
+        starts, lengths, repeated = strides(self._tokens, self.width, self.stride)
+        return {"index": starts, "text_start": starts, "text_length": lengths, "repeated": repeated}
 
-    @functools.cached_property
-    def _strides(self) -> Strides:
-        return Strides(len(self.split.ids) - self.ahead, self.width, self.stride)
+    @property
+    def _tokens(self) -> int:
+        return len(self.split.ids) - self.ahead
 
 
 class NextToken(_Windows):
@@ -157,23 +120,19 @@ class NextToken(_Windows):
         """The distance between windows of evaluation."""
         return self.data.eval_stride or self.width
 
-    def rows(self, numbers: Integer[np.ndarray, " n"]) -> Rows:
-        """Describes windows of evaluation, and how many tokens of them were shown before."""
-        return super().rows(numbers) | {"repeated": self._strides.repeated(numbers)}
+    def training(self, raw: Raw, recipe: Recipe, draw: Draws) -> Example:
+        """Makes a training example; see `Examples`."""
+        weight = draws.namespace(recipe["index"]).ones(self.width, np.float32)
+        return {"tokens": raw["text"][:-1], "targets": raw["text"][1:], "weight": weight, "index": recipe["index"]}
 
-    def training(self, raw: Raw, row: Row, draw: Draws) -> Example:
-        """Makes a training example; see `train.data.pipeline.Examples`."""
-        weight = draws.namespace(row["index"]).ones(self.width, np.float32)
-        return {"tokens": raw["text"][:-1], "targets": raw["text"][1:], "weight": weight, "index": row["index"]}
-
-    def evaluated(self, raw: Raw, row: Row) -> Example:
-        """Makes an example of evaluation; see `train.data.pipeline.Examples`."""
-        xp, place, length = draws.namespace(row["index"]), np.arange(self.width), row["text_length"]
+    def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
+        """Makes an example of evaluation; see `Examples`."""
+        xp, place, length = draws.namespace(recipe["index"]), np.arange(self.width), recipe["text_length"]
         return {
             "tokens": padded(raw["text"][:-1], length, self._pad),
             "targets": padded(raw["text"][1:], length, self._pad),
-            "index": row["index"],
-            "weight": ((place >= row["repeated"]) & (place < length)).astype(np.float32),
+            "index": recipe["index"],
+            "weight": ((place >= recipe["repeated"]) & (place < length)).astype(np.float32),
             "window_weight": xp.where(length == self.width, xp.ones(self.width, np.float32), np.float32(0)),
         }
 
@@ -242,16 +201,16 @@ class MaskedTokens(_Windows):
         """The text's tokens in a window, without start and end."""
         return self.data.context - len(self._marks)
 
-    def training(self, raw: Raw, row: Row, draw: Draws) -> Example:
-        """Makes a training example; see `train.data.pipeline.Examples`."""
-        return self._masked(raw["text"], self.width, row, draw)
+    def training(self, raw: Raw, recipe: Recipe, draw: Draws) -> Example:
+        """Makes a training example; see `Examples`."""
+        return self._masked(raw["text"], self.width, recipe, draw)
 
-    def evaluated(self, raw: Raw, row: Row) -> Example:
+    def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
         """Makes an example of evaluation, whose masks are the same in every run."""
-        return self._masked(raw["text"], row["text_length"], row, Draws(draws.EVALUATION, row["index"]))
+        return self._masked(raw["text"], recipe["text_length"], recipe, Draws(draws.EVALUATION, recipe["index"]))
 
-    def _masked(self, ids: Int32[np.ndarray, " width"], length: int, row: Row, draw: Draws) -> Example:
-        xp, place = draws.namespace(row["index"]), np.arange(self.data.context)
+    def _masked(self, ids: Int32[np.ndarray, " width"], length: int, recipe: Recipe, draw: Draws) -> Example:
+        xp, place = draws.namespace(recipe["index"]), np.arange(self.data.context)
         if len(self._marks):
             start, end = self._marks
             marked = xp.concatenate([xp.full(1, start), ids, xp.full(1, end)])
@@ -263,17 +222,17 @@ class MaskedTokens(_Windows):
             "targets": original,
             "weight": chosen.astype(np.float32),
             "length": xp.int32(length),
-            "index": row["index"],
+            "index": recipe["index"],
         }
 
     @functools.cached_property
     def _masking(self) -> Masking:
-        return Masking.of(self.tokeniser, self.data.mask_rate)
+        return Masking.of(self.tokenisers["text"], self.data.mask_rate)
 
     @functools.cached_property
     def _marks(self) -> Int32[np.ndarray, " marks"]:
         """The start and the end token, or none where the tokeniser has not both."""
-        special = self.tokeniser.special
+        special = self._special
         return np.array([special["start"], special["end"]] if {"start", "end"} <= special.keys() else [], np.int32)
 
 
@@ -285,39 +244,21 @@ class Labelled(TextExamples):
     document's row in the source, from 0 on.
     """
 
-    @property
-    def texts(self) -> dict[str, Ids]:
-        """All documents of the part, end to end."""
-        return {"text": self.split.columns["text"].ids}
-
-    def rows(self, numbers: Integer[np.ndarray, " n"]) -> Rows:
-        """Describes some documents; see `train.data.pipeline.Examples`."""
-        start, length = self.places("text", numbers).values()
+    def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
+        """Describes some documents; see `Examples`."""
+        start, length = self.split.places("text", numbers).values()
         shown = np.minimum(length, self.data.context)
         start = start if self.data.keep == "first" else start + length - shown
         own = {"index": self.split.rows[numbers], "label": self.split.labels[numbers]}
         return own | {"text_start": start, "text_length": shown}
 
-    def evaluated(self, raw: Raw, row: Row) -> Example:
-        """Makes an example of training or evaluation; see `train.data.pipeline.Examples`."""
-        xp = draws.namespace(row["index"])
+    def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
+        """Makes an example of training or evaluation; see `Examples`."""
+        xp = draws.namespace(recipe["index"])
         return {
-            "tokens": padded(raw["text"], row["text_length"], self._pad),
-            "length": xp.int32(row["text_length"]),
-            "label": xp.int32(row["label"]),
+            "tokens": padded(raw["text"], recipe["text_length"], self._pad),
+            "length": xp.int32(recipe["text_length"]),
+            "label": xp.int32(recipe["label"]),
             "weight": xp.float32(1),
-            "index": row["index"],
+            "index": recipe["index"],
         }
-
-
-def check_long_enough(splits: dict[str, TokenisedSplit], context: int, ahead: int) -> None:
-    """Raises UsageError where training text has no whole window, with the tokens after it, or other text no token."""
-    lengths = {part: len(text.ids) for part, text in splits.items()}
-    if lengths["train"] < context + ahead:
-        raise UsageError(
-            f"The training split has {lengths['train']:,} tokens and one window needs {context + ahead:,}; lower "
-            "data.context or widen data.train_split."
-        )
-    for part, tokens in lengths.items():
-        if tokens < 1 + ahead:
-            raise UsageError(f"The {part} split has {tokens} tokens, too few to predict one; widen data.{part}_split.")

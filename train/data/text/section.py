@@ -12,9 +12,8 @@ from models.fields import BOOKKEEPING, field
 from train.data import section, sources, tokenisers
 from train.data.encodings.corpus import Corpus, TokenisedSplit, load, with_classes
 from train.data.encodings.tokens import Stored
-from train.data.sources.rows import DataColumn
 from train.data.splits import PARTS, Split
-from train.data.text.examples import Labelled, MaskedTokens, Masking, NextToken, TextExamples, check_long_enough
+from train.data.text.examples import Labelled, MaskedTokens, Masking, NextToken, TextExamples
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +21,6 @@ class CachedTextSection(section.Section):
     """The base of all sections of text, which may come from the hub and is tokenised once.
 
     Attributes:
-      columns: The columns that are read of each row.
       learned: From the field of each tokeniser to the columns that it encodes, and learns from where it needs to.
       sliced_by: What slices keep together, a role of a column; `text` keeps the order, and `label` nothing.
       lengths: The tokens of each column of one blank row.
@@ -42,6 +40,19 @@ class CachedTextSection(section.Section):
     label_column, end_token = "", False  # no fields here
     learned: ClassVar[Mapping[str, tuple[str, ...]]] = {"tokeniser": ("text",)}
     sliced_by: ClassVar[str] = "text"
+    EXAMPLES: ClassVar[type[TextExamples]]
+
+    def load(self) -> Corpus:
+        """Loads the corpus; see `train.data.encodings.corpus.load`.
+
+        Raises:
+          UsageError: that raises it, or the corpus does not fit what the section asks for.
+        """
+        return load(self)
+
+    def examples(self, corpus: Corpus) -> dict[str, TextExamples]:
+        """Makes the examples that `train.data.pipeline` makes batches of, by split."""
+        return {part: self.EXAMPLES(self, split, corpus.tokenisers) for part, split in corpus.splits.items()}
 
     def blank(self) -> Corpus:
         """Makes a row of zeros, which replaces the corpus in a dry run.
@@ -89,16 +100,7 @@ class CommonTextData(CachedTextSection):
     context: Annotated[Count, Unit("tokens")] = field(128, "Tokens in an example.")
     vocabulary: section.Vocabulary = field(0, "What the tokeniser must have.", size_of=("tokeniser",))
 
-    EXAMPLES: ClassVar[type[TextExamples]]
-
-    @property
-    def columns(self) -> list[DataColumn]:
-        """The column of the text."""
-        return [DataColumn("text", "data.text_column", self.text_column)]
-
-    def examples(self, corpus: Corpus) -> dict[str, TextExamples]:
-        """Makes the examples that `train.data.pipeline` makes batches of, by split."""
-        return {part: self.EXAMPLES(self, text, corpus.tokeniser) for part, text in corpus.splits.items()}
+    COLUMNS: ClassVar[Mapping[str, str]] = {"text": "text_column"}
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -118,8 +120,18 @@ class UnlabelledTextData(CommonTextData):
         Raises:
           UsageError: that raises it, the training split is shorter than a window, or another is empty.
         """
-        corpus = load(self)
-        check_long_enough(corpus.splits, self.context, self.EXAMPLES.ahead)
+        corpus = super().load()
+        least = 1 + self.EXAMPLES.ahead
+        lengths = {part: len(text.ids) for part, text in corpus.splits.items()}
+        if lengths["train"] < (window := self.context + self.EXAMPLES.ahead):
+            raise UsageError(
+                f"The training split has {lengths['train']:,} tokens and one window needs {window:,}; lower "
+                "data.context or widen data.train_split."
+            )
+        for part in (part for part, tokens in lengths.items() if tokens < least):
+            raise UsageError(
+                f"The {part} split has {lengths[part]} tokens, too few to predict one; widen data.{part}_split."
+            )
         return corpus
 
 
@@ -178,18 +190,13 @@ class LabelledTextData(CommonTextData):
     )
     classes: section.Classes = field(0, **section.CLASSES)
 
-    EXAMPLES = Labelled
-    sliced_by = "label"
+    EXAMPLES, sliced_by = Labelled, "label"
+    COLUMNS: ClassVar[Mapping[str, str]] = {"text": "text_column", "label": "label_column"}
 
     def __post_init__(self):
         super().__post_init__()
         if not self.label_column:
             raise UsageError("data.label_column must name the column of the class, but it is empty.")
-
-    @property
-    def columns(self) -> list[DataColumn]:
-        """The columns of the text and of the class."""
-        return [*super().columns, DataColumn("label", "data.label_column", self.label_column)]
 
     def load(self) -> Corpus:
         """Loads the corpus, with class names; see `train.data.encodings.corpus.load`.
@@ -197,7 +204,7 @@ class LabelledTextData(CommonTextData):
         Raises:
           UsageError: that raises it, classes differ between splits, or there is only one.
         """
-        corpus = with_classes(load(self))
+        corpus = with_classes(super().load())
         if len(corpus.class_names) < 2:
             raise UsageError(
                 f"All documents have the class {corpus.class_names[0]!r} in {self.label_column!r}; name another "

@@ -2,71 +2,72 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
 from train.data import draws
 from train.data.draws import Draws, Word
+from train.data.pipeline import Material, Raw, Recipe
 
 Ids = Integer[np.ndarray, " tokens"]
 Starts = Int64[np.ndarray, " windows"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Cuts:
-    """Adjacent windows of `width` tokens, which are cut at different places every epoch.
+class Passages(Material):
+    """Passages of a text, as wide as each other, from the recipe's token `NAME_start` on.
+
+    Attributes:
+      name: The name of the text.
+      ids: All of it; after its end come zeros.
+      width: The tokens of a passage; what comes after a recipe's `NAME_length` belongs to others.
+    """
+
+    name: str
+    ids: Ids
+    width: int
+
+    def read(self, recipe: Recipe) -> Raw:
+        """Cuts a passage; see `Material`."""
+        return {self.name: cut(self.ids, recipe[f"{self.name}_start"], self.width)}
+
+    def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Describes all ids, and as many zeros after them as are cut out; see `Material`."""
+        return {self.name: jax.ShapeDtypeStruct((len(self.ids) + self.width,), self.ids.dtype)}
+
+    def held(self) -> dict[str, np.ndarray]:
+        """Reads all ids; see `Material`."""
+        return {self.name: np.pad(self.ids[:], (0, self.width))}
+
+    def gather(self, held: dict[str, jax.Array], recipe: Recipe) -> Raw:
+        """Cuts a passage on a device; see `Material`."""
+        start = recipe[f"{self.name}_start"]
+        return {self.name: jax.lax.dynamic_slice_in_dim(held[self.name], start, self.width).astype(np.int32)}
+
+
+def per_epoch(tokens: int, width: int) -> int:
+    """Counts the windows of an epoch that `shifted` cuts, at least 1."""
+    return max(1, (tokens - width + 1) // width)
+
+
+def shifted(tokens: int, width: int, seed: int, epoch: int) -> Starts:
+    """Finds where adjacent windows of `width` tokens start, which are cut at different places every epoch.
 
     So an epoch shows every token once, but for less than two windows at the ends, and windows differ between epochs.
-
-    Attributes:
-      tokens: The number of tokens of the text.
-      width: The tokens of a window.
-      ahead: How many tokens after a window are needed too, such as 1 for the last target.
     """
-
-    tokens: int
-    width: int
-    ahead: int = 0
-
-    def __len__(self) -> int:
-        """Counts the windows of an epoch, at least 1."""
-        return max(1, (self.tokens - self.ahead - self.width + 1) // self.width)
-
-    def starts(self, seed: int, epoch: int) -> Starts:
-        """Finds the first token of each window, in the order of the text."""
-        room = self.tokens - self.ahead - len(self) * self.width
-        return np.arange(len(self)) * self.width + Draws(draws.CUTS, seed, epoch).integer(room + 1)
+    count = per_epoch(tokens, width)
+    return np.arange(count) * width + Draws(draws.CUTS, seed, epoch).integer(tokens - count * width + 1)
 
 
-@dataclasses.dataclass(frozen=True)
-class Strides:
-    """Windows of `width` tokens, each `stride` after the one before, over all of a text; the last may be cut short.
+def strides(tokens: int, width: int, stride: int) -> tuple[Starts, Starts, Starts]:
+    """Lays windows of `width` tokens over all of a text, each `stride` after the one before; the last may be cut short.
 
-    Attributes:
-      tokens: The number of tokens of the text.
-      width: The tokens of a window.
-      stride: The distance between windows, at most `width`, with which they do not overlap.
+    Returns:
+      The first token of each window, how many it has, and how many at its beginning an earlier window shows.
     """
-
-    tokens: int
-    width: int
-    stride: int
-
-    def __len__(self) -> int:
-        """Counts the windows, at least 1."""
-        return max(0, -(-(self.tokens - self.width) // self.stride)) + 1
-
-    def starts(self, numbers: Starts) -> Starts:
-        """Finds the first token of some windows."""
-        return numbers * self.stride
-
-    def lengths(self, numbers: Starts) -> Starts:
-        """Counts the tokens of some windows."""
-        return np.minimum(self.tokens - self.starts(numbers), self.width)
-
-    def repeated(self, numbers: Starts) -> Starts:
-        """Counts the tokens of some windows that an earlier window shows, at their beginning."""
-        return np.where(numbers > 0, self.width - self.stride, 0)
+    starts = np.arange(max(0, -(-(tokens - width) // stride)) + 1) * stride
+    return starts, np.minimum(tokens - starts, width), np.where(starts > 0, width - stride, 0)
 
 
 def cut(ids: Ids, start: int, width: int) -> Int32[np.ndarray, " width"]:

@@ -13,7 +13,7 @@ from sklearn.model_selection import train_test_split
 from attention.errors import UsageError
 from tests.train.data.streams import load, opened, read
 from train.data import sources
-from train.data.pairs.section import TranslationData
+from train.data.pairs import TranslationData
 from train.data.sources import digits, pydoc
 from train.data.sources.caption_digits import COUNTS, SHAPE, SIDE, WORDS, captioned
 from train.data.sources.rows import picked

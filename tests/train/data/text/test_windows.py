@@ -4,36 +4,26 @@ import pytest
 from attention.errors import UsageError
 from train.data.draws import Draws
 from train.data.text.examples import Masking
-from train.data.text.windows import Cuts, Strides, cut, padded
+from train.data.text.windows import cut, padded, per_epoch, shifted, strides
 from train.data.tokenisers import make
 
 
 class TestCuts:
-    @pytest.mark.parametrize(("tokens", "width", "ahead"), [(100, 7, 1), (100, 7, 0), (15, 7, 1), (8, 7, 1), (7, 7, 0)])
-    def test_windows_lie_side_by_side_inside_the_text(self, tokens, width, ahead):
-        cuts = Cuts(tokens, width, ahead)
-        for epoch in range(50):
-            starts = cuts.starts(1, epoch)
-            assert starts[0] >= 0
-            assert starts[-1] + width + ahead <= tokens
+    @pytest.mark.parametrize(("tokens", "width"), [(99, 7), (100, 7), (14, 7), (7, 7), (105, 7), (106, 7)])
+    def test_windows_lie_side_by_side_and_show_almost_all_and_together_all(self, tokens, width):
+        count, shown = per_epoch(tokens, width), np.zeros(tokens, int)
+        epochs = [shifted(tokens, width, 1, epoch) for epoch in range(200)]
+        for starts in epochs:
+            assert len(starts) == count
+            assert 0 <= starts[0] <= starts[-1] + width <= tokens
             assert set(np.diff(starts)) <= {width}
-
-    @pytest.mark.parametrize(("tokens", "ahead"), [(100, 1), (101, 1), (105, 0), (106, 0)])
-    def test_epochs_show_almost_all_and_together_all(self, tokens, ahead):
-        cuts = Cuts(tokens, 7, ahead)
-        shown = np.zeros(tokens - ahead, int)
-        firsts = set()
-        for epoch in range(200):
-            starts = cuts.starts(1, epoch)
-            firsts.add(starts[0])
-            for start in starts:
-                shown[start : start + 7] += 1
-        assert len(firsts) >= 7
+            shown[(starts[:, None] + np.arange(width)).ravel()] += 1
         assert shown.min() > 0
-        assert tokens - ahead - 7 * len(cuts) < 14
+        assert tokens - width * count < 2 * width
+        assert len({starts[0] for starts in epochs}) == tokens - width * count + 1
 
     def test_seeds_cut_differently(self):
-        orders = [tuple(Cuts(1000, 64).starts(seed, epoch)[0] for epoch in range(8)) for seed in range(4)]
+        orders = [tuple(shifted(1000, 64, seed, epoch)[0] for epoch in range(8)) for seed in range(4)]
         assert len(set(orders)) == 4
 
 
@@ -44,30 +34,21 @@ class TestStrides:
     )
     def test_by_hand(self, tokens, starts, lengths):
         """Windows of 4, 2 apart: of ten tokens 0-3, 2-5, 4-7, 6-9."""
-        strides = Strides(tokens, 4, 2)
-        numbers = np.arange(len(strides))
-        assert strides.starts(numbers).tolist() == starts
-        assert strides.lengths(numbers).tolist() == lengths
-        assert strides.repeated(numbers).tolist() == [0, 2, 2, 2][: len(starts)]
+        found = [of.tolist() for of in strides(tokens, 4, 2)]
+        assert found == [starts, lengths, [0, 2, 2, 2][: len(starts)]]
 
     @pytest.mark.parametrize("tokens", [1, 5, 16, 17, 31, 100, 1023])
     @pytest.mark.parametrize("stride", [1, 3, 8, 15, 16])
     def test_each_token_is_new_once_and_sees_what_it_should(self, tokens, stride):
-        strides = Strides(tokens, 16, stride)
-        numbers = np.arange(len(strides))
         counted = np.zeros(tokens, int)
-        of_all = (of(numbers) for of in (strides.starts, strides.lengths, strides.repeated))
-        for number, (start, length, repeated) in enumerate(zip(*of_all, strict=True)):
-            assert repeated < length
-            counted[start + repeated : start + length] += 1
-            assert number == 0 or repeated >= 16 - stride
+        starts, lengths, repeated = strides(tokens, 16, stride)
+        for start, length, before in zip(starts, lengths, repeated, strict=True):
+            assert before < length
+            counted[start + before : start + length] += 1
+            assert start == 0 or before >= 16 - stride
         np.testing.assert_array_equal(counted, 1)
-
-    @pytest.mark.parametrize("tokens", [5, 16, 17, 100])
-    def test_whole_windows_are_those_of_a_plain_loop(self, tokens):
-        strides = Strides(tokens, 16, 8)
-        lengths = strides.lengths(np.arange(len(strides)))
-        assert np.count_nonzero(lengths == 16) == len(range(0, tokens - 16 + 1, 8))
+        whole = [start for start in range(0, tokens, stride) if start + 16 <= tokens]
+        assert starts[lengths == 16].tolist() == whole
 
 
 class TestPadding:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from attention import UsageError
 from tests.train.data.streams import take
-from train.data.captions.section import CaptionData
+from train.data.captions import CaptionData
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -87,7 +87,7 @@ def test_training_is_shuffled_and_augmented_alike_each_time():
         ({"source": "tfds:coco_captions"}, "file:PATH"),
         ({"train_split": "training"}, "Valid: test, train, validation"),
         ({"target_tokeniser": "words()"}, r"words\(marks=True\)"),
-        ({"target_length": 1}, "No caption of data.train_split fits"),
+        ({"target_length": 1}, "0 captions of data.train_split fit in data.target_length=1, but 1"),
         ({"image_shape": "8x8x1"}, "the data have 16x40x1"),
         ({"eval_transforms": "flip"}, "must give the same image every time"),
     ],

@@ -9,7 +9,7 @@ import pytest
 from attention import UsageError
 from tests.train.data.streams import assert_same, eval_batches, take, train_batches
 from tests.train.data.tokenisers.test_tokenisers import words_of
-from train.data.pairs.section import TranslationData
+from train.data.pairs import TranslationData
 
 # Sources 0 to 29, every third with two translations: 40 pairs, sorted as Tatoeba's are.
 PAIRS = [(f"eins zwei {n}", f"one two {n}{' x' * (n % 7)}") for n in range(30)]

@@ -1,0 +1,116 @@
+"""Images with captions: the `data` section, and the examples of batches."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+import numpy as np
+from jaxtyping import Integer
+
+from attention.errors import UsageError
+from attention.types import Reader
+from models.fields import field
+from train.data import section, sources, tokenisers
+from train.data.draws import Draws
+from train.data.encodings import cache
+from train.data.encodings.corpus import Corpus
+from train.data.encodings.images import encode
+from train.data.images import transforms
+from train.data.images.examples import Pictures
+from train.data.images.section import ImageSection
+from train.data.pairs import WrittenExamples, WrittenTextData, written
+from train.data.pipeline import Example, Material, Raw, Recipe, Recipes
+
+
+class Captions(WrittenExamples):
+    """The captioned images of a split whose captions are short enough.
+
+    Examples hold `image` float32 (H, W, C), `tokens` int32 (T,), which the decoder reads, from the start token on,
+    `targets` int32 (T,), the same one further with the end token, `weight` float32 (T,), 1 on targets that are no
+    padding, and `index` int64, the place among all captions of the split, -1 for nothing.
+    """
+
+    def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
+        """Describes some captions; see `Examples`."""
+        return super().recipes(numbers) | {"image": numbers}
+
+    def materials(self, training: bool) -> list[Material]:
+        """Lists captions and images; see `Examples`."""
+        images = dataclasses.replace(self.split.images, places=self.split.rows[self.fitting])
+        return [*super().materials(training), Pictures(images, *self.data.chain(training))]
+
+    def training(self, raw: Raw, recipe: Recipe, draw: Draws) -> Example:
+        """Augments the image; see `Examples`."""
+        return self._example(raw, recipe, training=True, draw=draw)
+
+    def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
+        """Transforms the image for evaluation; see `Examples`."""
+        return self._example(raw, recipe, training=False)
+
+    def _example(self, raw: Raw, recipe: Recipe, training: bool, draw: Draws | None = None) -> Example:
+        target = written(raw["target"], recipe["target_length"], self.special["target"])
+        image = transforms.apply(transforms.parted(self.data.chain(training)[0])[1], raw["image"], draw)
+        return {"image": image, **target, "index": recipe["index"]}
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptionData(WrittenTextData, ImageSection):
+    """Images with captions."""
+
+    source: Annotated[str, Reader(sources.checker("captions"))] = field(
+        "caption_digits",
+        "`caption_digits` (one to four scanned digits and their English words, in the package), `file:TABLE` (paths "
+        "and captions) or `hf:NAME`; see `train.data.sources`.",
+    )
+    image_shape: str = "16x40x1"
+    target_column: str = field("caption", "Of tables: the column of the captions.")
+    target_tokeniser: Annotated[str, Reader(tokenisers.check)] = field(
+        "words(marks=True)",
+        "`bytes`, `words(size=15000, marks=True)`, `bpe(size=8000)`, `file:PATH` or `hf:NAME`; see "
+        "`train.data.tokenisers`. It needs a start and an end token.",
+    )
+    target_vocabulary: section.Vocabulary = field(
+        0, "What the tokeniser must have.", size_of=("source_tokeniser", "target_tokeniser")
+    )
+    target_length: int = field(
+        8, "Of a caption at most, its end token included. Longer ones are left out, and counted."
+    )
+
+    EXAMPLES, WHAT, sliced_by = Captions, "captions", "image"
+    learned: ClassVar[Mapping[str, tuple[str, ...]]] = {"target_tokeniser": ("target",)}
+    COLUMNS: ClassVar[Mapping[str, str]] = {"image": "image_key", "target": "target_column"}
+
+    def load(self) -> Corpus:
+        """Loads the captions and their images; see `WrittenTextData`.
+
+        Raises:
+          UsageError: that raises it, or images cannot be read or have another size than stated.
+        """
+        corpus = super().load()
+        root = cache.root(self.cache_dir)
+        images = {name: encode(rows, self.image_shape, root) for name, rows in corpus.rows.items()}
+        for part in images.values():
+            section.check_stated("image_shape", self.image_shape, "x".join(map(str, part.image_shape)))
+        return corpus.with_images(images)
+
+    def blank(self) -> Corpus:
+        """Makes a row of zeros with a black image; see `CachedTextSection.blank`."""
+        return super().blank().with_images({"train": self.black()})
+
+    def shape(self, corpus: Corpus) -> tuple[int, int, int]:
+        """Computes (H, W, C) of the images that the model sees.
+
+        Raises:
+          UsageError: they differ between training and evaluation, or between splits.
+        """
+        given = {split.images.image_shape for split in corpus.splits.values()}
+        chains = {"data.train_transforms": self.train_transforms, "data.eval_transforms": self.eval_transforms}
+        shapes = {
+            (name, transforms.output_shape(transforms.parse(chain), shape))
+            for name, chain in chains.items()
+            for shape in given
+        }
+        if len({shape for _, shape in shapes}) > 1:
+            sizes = " and ".join(f"{'x'.join(map(str, shape))} after {name}" for name, shape in sorted(shapes))
+            raise UsageError(f"Images must have one size, but have {sizes}; end both chains of transforms alike.")
+        return next(iter(shapes))[1]

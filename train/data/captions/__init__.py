@@ -1,1 +1,0 @@
-"""Images with captions: their sources and their batches."""

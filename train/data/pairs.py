@@ -1,0 +1,332 @@
+"""Pairs of a source and a text that is written for it: the `data` sections, and batches of pairs of sentences.
+
+A batch has sentences of about the same length, so that little of it is padding. Which pairs are in which batch is a
+function of (seed, epoch) alone, so a run that is resumed sees the same ones.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+import numpy as np
+from jaxtyping import Int32, Int64, Integer
+
+from attention.errors import UsageError
+from attention.types import Count, Reader, Sentinel, Unit, at_most
+from models.fields import field
+from train.data import draws, section, sources, tokenisers
+from train.data.encodings.corpus import Corpus
+from train.data.pipeline import NOTHING, Example, Raw, Recipe, Recipes
+from train.data.text.examples import TextExamples
+from train.data.text.section import CachedTextSection
+from train.data.text.windows import padded
+
+
+def bucketed(
+    lengths: Int64[np.ndarray, " n"],
+    bounds: tuple[int, ...],
+    batch_size: int,
+    order: Int64[np.ndarray, " n"],
+    fill: bool = False,
+) -> tuple[Int64[np.ndarray, "batches batch_size"], Int64[np.ndarray, " batches"]]:
+    """Groups examples of about the same length into batches, the shortest first.
+
+    Args:
+      lengths: The length of each example, at most the last of `bounds`.
+      bounds: The lengths that batches are padded to, ascending.
+      batch_size: The examples of a batch.
+      order: The order in which the examples of a bucket are taken.
+      fill: Whether NOTHING fills the last batch of each bucket. Otherwise what does not fill a batch joins the next
+        longer bucket, and fewer of the longest than a batch holds are left out.
+
+    Returns:
+      The indices of the examples of each batch, and the bound that it is padded to.
+    """
+    bucket = np.searchsorted(bounds, lengths)[order]
+    left, groups = order[:0], []
+    for number in range(len(bounds)):
+        members = np.concatenate([left, order[bucket == number]])
+        if fill:
+            members = np.append(members, np.full(-len(members) % batch_size, NOTHING))
+        whole = len(members) // batch_size * batch_size
+        groups.append(members[:whole].reshape(-1, batch_size))
+        left = members[whole:]
+    return np.concatenate(groups), np.repeat(bounds, [len(group) for group in groups])
+
+
+def parse_bounds(text: str, longest: int, field: str = "data.buckets") -> tuple[int, ...]:
+    """Reads ascending lengths: '8,16' with a longest of 32 gives (8, 16, 32), and '' gives (32,).
+
+    Raises:
+      UsageError: the text is not a list of ascending lengths from 1 to below the longest.
+    """
+    try:
+        bounds = tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        bounds = (0,)
+    if list(bounds) != sorted(set(bounds)) or any(not 0 < bound < longest for bound in bounds):
+        raise UsageError(
+            f"{field} must be rising lengths between 1 and {longest - 1}, below the longest sentence, such as "
+            f"'{max(1, longest // 4)},{max(2, longest // 2)}', or '' for none, but it is {text!r}."
+        )
+    return (*bounds, longest)
+
+
+class WrittenExamples(TextExamples):
+    """The base of examples with a text that a model writes: the rows of a split that are short enough."""
+
+    def __len__(self) -> int:
+        return len(self.fitting)
+
+    @property
+    def widths(self) -> Mapping[str, int]:
+        """The most tokens of each text, its end token included."""
+        return self.data.limits
+
+    @property
+    def too_long(self) -> int:
+        """How many rows are left out."""
+        return len(self.split) - len(self)
+
+    @functools.cached_property
+    def fitting(self) -> Int64[np.ndarray, " n"]:
+        """The indices of the rows that are short enough, end tokens included."""
+        fits = [self.split.lengths(side) + 1 <= most for side, most in self.data.limits.items()]
+        return np.flatnonzero(np.all(fits, axis=0))
+
+    @functools.cached_property
+    def special(self) -> Mapping[str, Mapping[str, int]]:
+        """The `marks` of the tokeniser of each column."""
+        return {side: tokenisers.marks(tokeniser.special) for side, tokeniser in self.tokenisers.items()}
+
+    def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
+        """Describes some examples; NOTHING is a pair of empty texts."""
+        index = np.where(numbers == NOTHING, NOTHING, self.fitting[numbers])
+        recipes = {"index": index}
+        for name in self.split.columns:
+            recipes |= {name: of * (index != NOTHING) for name, of in self.split.places(name, index).items()}
+        return recipes
+
+
+class Sentences(WrittenExamples):
+    """The pairs of a split that are short enough.
+
+    Batches hold `source` int32 (B, S), with an end token and padding, `source_length` int32 (B,), `tokens` int32
+    (B, T), which the decoder reads, from the start token on, `targets` int32 (B, T), the same one further with the end
+    token, `weight` float32 (B, T), 1 on targets that are no padding, and `index` (B,), the place among all pairs of the
+    split, -1 for nothing.
+    """
+
+    whole_batches = True
+
+    @functools.cached_property
+    def source_lengths(self) -> Int64[np.ndarray, " n"]:
+        """The length of each source, end token included."""
+        return self.split.lengths("source")[self.fitting] + 1
+
+    @functools.cached_property
+    def lengths(self) -> Int64[np.ndarray, " n"]:
+        """The length of the longer side of each pair, end token included."""
+        return np.maximum(self.source_lengths, self.split.lengths("target")[self.fitting] + 1)
+
+    def epoch(self, seed: int, number: int) -> Recipes:
+        """Orders an epoch in batches of one bucket each; see `Examples`."""
+        order = draws.permutation(len(self), draws.ORDER, seed, number)
+        batches, bounds = bucketed(self.lengths, self.data.bounds, self.data.batch_size, order)
+        shuffled = draws.permutation(len(batches), draws.BATCHES, seed, number)
+        return self._bounded(batches[shuffled], bounds[shuffled])
+
+    def evaluation(self, count: int) -> Recipes:
+        """Describes pairs bucket by bucket, the last batch of each filled up."""
+        size = self.data.eval_batch_size
+        return self._bounded(*bucketed(self.lengths[:count], self.data.bounds, size, np.arange(count), fill=True))
+
+    def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
+        """Pads a pair to its bucket, or to a side's greatest length where that is less."""
+        bound = recipe["bound"] if "bound" in recipe else self.data.bounds[-1]
+        source, target, real = raw["source"][:bound], raw["target"][:bound], recipe["index"] != NOTHING
+        return {
+            "source": with_end(source, recipe["source_length"], self.special["source"]),
+            "source_length": draws.namespace(recipe["index"]).int32(recipe["source_length"] + 1),
+            **written(target, recipe["target_length"], self.special["target"], real),
+            "index": recipe["index"],
+        }
+
+    def why_host(self, training: bool) -> str:
+        """Names buckets, whose batches have several shapes; see `Examples`."""
+        several = len(self.data.bounds) > 1
+        return "batches of data.buckets differ in length" if several else super().why_host(training)
+
+    def blank(self, example: Example, recipe: Recipe) -> Example:
+        """Leaves a pair of empty texts as it is: a source of no token would have nothing to attend to."""
+        del recipe
+        return example
+
+    def _bounded(self, batches: Int64[np.ndarray, "batches B"], bounds: Int64[np.ndarray, " batches"]) -> Recipes:
+        recipes = self.recipes(batches.reshape(-1))
+        return recipes | ({"bound": np.repeat(bounds, batches.shape[1])} if len(self.data.bounds) > 1 else {})
+
+
+def with_end(ids: Int32[np.ndarray, " width"], length: int, special: Mapping[str, int]) -> Int32[np.ndarray, " width"]:
+    """Puts the end token after the first `length` ids, and padding after it."""
+    ended = draws.namespace(ids).where(np.arange(len(ids)) == length, np.int32(special["end"]), ids)
+    return padded(ended, length + 1, special["pad"])
+
+
+def written(
+    ids: Int32[np.ndarray, " width"], length: int, special: Mapping[str, int], real: bool = True
+) -> dict[str, np.ndarray]:
+    """Makes what a decoder reads of a target, what it is to write, and their weights.
+
+    Args:
+      ids: The target's tokens and whatever follows them.
+      length: How many tokens the target has, fewer than `ids`.
+      special: The `marks` of its tokeniser.
+      real: Whether the target counts.
+    """
+    read = draws.namespace(ids).concatenate([np.full(1, special["start"], np.int32), ids[:-1]])
+    return {
+        "tokens": padded(read, length + 1, special["pad"]),
+        "targets": with_end(ids, length, special),
+        "weight": ((np.arange(len(ids)) <= length) & real).astype(np.float32),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class WrittenTextData(CachedTextSection):
+    """The base of the sections of data with a text that a model writes: its length, and how it is searched for."""
+
+    batch_size: int = 64
+    eval_batch_size: int = 128
+    target_length: Annotated[Count, Unit("tokens")] = field(64, "Of a target at most, its end token included.")
+    translations: Annotated[Count, Sentinel(0, "none")] = field(
+        0,
+        "Validation texts that each evaluation lets the model write, for BLEU. At the end it writes all test texts.",
+        may_change=True,
+    )
+    beams: Annotated[Count, at_most(1000)] = field(1, "Of these searches; 1 is greedy.", may_change=True)
+    length_penalty: float = field(
+        1.0, "Of beam search: the power of the length that log-probabilities are divided by.", may_change=True
+    )
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The most tokens of each text of a row, its end token included."""
+        return {"target": self.target_length}
+
+    EXAMPLES: ClassVar[type[WrittenExamples]]
+    WHAT: ClassVar[str]  # the examples, in words
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The tokens of a blank row, whose texts have the greatest lengths with their end tokens."""
+        return {side: length - 1 for side, length in self.limits.items()}
+
+    def load(self) -> Corpus:
+        """Loads the corpus; see `CachedTextSection`.
+
+        Raises:
+          UsageError: that raises it, or a tokeniser lacks a start or an end token.
+        """
+        corpus = super().load()
+        for side, tokeniser in corpus.tokenisers.items():
+            if missing := [name for name in ("start", "end") if name not in tokeniser.special]:
+                spec = getattr(self, f"{side}_tokeniser") or self.source_tokeniser
+                raise UsageError(
+                    f"A text that is written needs a start and an end token, but {spec!r} has no {missing[0]}; for "
+                    "words, write words(marks=True)."
+                )
+        return corpus
+
+    def examples(self, corpus: Corpus) -> dict[str, WrittenExamples]:
+        """Makes the examples of each split; raises UsageError where too few are short enough."""
+        examples_of = super().examples(corpus)
+        for part, examples in examples_of.items():
+            least = self.batch_size if part == "train" and examples.whole_batches else 1
+            if len(examples) < least:
+                limits = " and ".join(f"data.{side}_length={most}" for side, most in self.limits.items())
+                raise UsageError(
+                    f"{len(examples)} {self.WHAT} of data.{part}_split fit in {limits}, but {least} are needed; allow "
+                    "for longer ones, or widen the split."
+                )
+        return examples_of
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationData(WrittenTextData):
+    """Parallel text."""
+
+    source: Annotated[str, Reader(sources.checker("pairs"))] = field(
+        "dates()",
+        "`dates(...)` (dates written out in several languages, in the package; see `train.data.sources.dates`), "
+        "`file:PATH` (a table, lines of pairs parted by tabs, or two files that are aligned line by line; see "
+        "`train.data.sources.file`), `hf:NAME` or `hf:NAME:CONFIG`, or `tfds:NAME`.",
+    )
+    train_split: str = field(
+        "train",
+        "Such as `train[:70%]`, in pairs. Slices are cut after shuffling, always alike, and never part the "
+        "translations of one source sentence.",
+    )
+    source_column: str = field(
+        "source",
+        "Of tables: the column of what is translated; `translation.de` is the key `de` in the column `translation`. Of "
+        "lines parted by tabs: its number, from 1. Of aligned files: the end of their names.",
+    )
+    target_column: str = field("target", "Likewise of the translations.")
+    source_tokeniser: Annotated[str, Reader(tokenisers.check)] = field(
+        "bytes",
+        "`bytes`, `words(size=15000, marks=True)`, `bpe(size=8000)`, `file:PATH`, `hf:NAME` or "
+        "`marian:NAME/source.spm`; see `train.data.tokenisers`. It needs a start and an end token.",
+    )
+    target_tokeniser: Annotated[
+        str, Sentinel("", "the source's, which then learns from both sides"), Reader(tokenisers.check)
+    ] = field("", "Likewise of the target.")
+    source_vocabulary: section.Vocabulary = field(
+        0, "What the source's tokeniser must have.", size_of=("source_tokeniser",)
+    )
+    target_vocabulary: section.Vocabulary = field(
+        0,
+        "What the target's tokeniser must have; a shared one as many as the source's.",
+        size_of=("source_tokeniser", "target_tokeniser"),
+    )
+    source_length: Annotated[Count, Unit("tokens")] = field(
+        64, "Of a source at most, its end token included. Longer pairs are left out, and counted."
+    )
+    buckets: str = field(
+        "", "Lengths below the longest that batches of shorter pairs are padded to, such as `8,16`; '' is none."
+    )
+    by_length: str = field(
+        "",
+        "Lengths of sources, such as `8,16`, that part the test sentences into groups, each with a BLEU; '' is none.",
+        may_change=True,
+    )
+
+    EXAMPLES, WHAT, sliced_by = Sentences, "pairs", "source"
+    COLUMNS: ClassVar[Mapping[str, str]] = {"source": "source_column", "target": "target_column"}
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.bounds, self.groups  # noqa: B018
+
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        """The greatest length of a pair's longer side in each bucket."""
+        return parse_bounds(self.buckets, max(self.source_length, self.target_length))
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The most tokens of each side, its end token included."""
+        return {"source": self.source_length, **super().limits}
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The longest source of each group that has a BLEU; none without `by_length`."""
+        return parse_bounds(self.by_length, self.source_length, "data.by_length") if self.by_length else ()
+
+    @property
+    def learned(self) -> dict[str, tuple[str, ...]]:
+        """The columns of each tokeniser; see `CachedTextSection`."""
+        if self.target_tokeniser:
+            return {"source_tokeniser": ("source",), "target_tokeniser": ("target",)}
+        return {"source_tokeniser": ("source", "target")}

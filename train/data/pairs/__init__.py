@@ -1,1 +1,0 @@
-"""Parallel text: its sources and its batches."""
