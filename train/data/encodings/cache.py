@@ -1,5 +1,6 @@
 """The cache: files and folders that are made once and appear under their names only when they are complete."""
 
+import contextlib
 import dataclasses
 import fcntl
 import functools
@@ -7,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,7 @@ def root(path: str) -> Path:
 
 
 def make_once(target: Path, build: Callable[[Path], None]) -> Path:
-    """Calls `build` to make a file or folder unless it exists; one process makes it while others wait.
-
-    Args:
-      target: The file or folder to make.
-      build: A function that makes it at a temporary path beside `target`.
+    """Makes a file or folder unless it exists, by `build` at a path beside it; one process does while others wait.
 
     Raises:
       UsageError: the disk is full or cannot be written; nothing is left behind.
@@ -85,13 +82,7 @@ class Lazy:
 
 @dataclasses.dataclass(frozen=True)
 class Mapped(Lazy):
-    """An array in a file of the cache, which is mapped into memory on first use.
-
-    Attributes:
-      path: The file.
-      dtype: The name of the type of its numbers.
-      shape: Its shape.
-    """
+    """An array in a file of the cache, which is mapped into memory on first use."""
 
     path: str
     dtype: str
@@ -116,24 +107,48 @@ class Mapped(Lazy):
 
 
 Array = np.ndarray | Mapped
+Chunk = dict[str, np.ndarray]  # the next rows of each array, by its name
 
 
-def describe(folder: Path, arrays: dict[str, tuple[str, tuple[int, ...]]], class_names: Iterable[str]) -> None:
-    """Writes which arrays a folder has, by the names of their files: the type and the shape of each."""
-    hashes = []
-    for name in arrays:
-        with open(folder / name, "rb") as file:
-            hashes.append(hashlib.file_digest(file, "blake2b").hexdigest())
-    names = list(class_names)
-    about = {"content": digest([*hashes, *names]), "class_names": names, "arrays": arrays}
-    (folder / ABOUT).write_text(json.dumps(about, indent=2), encoding="utf-8")
+def arrays(
+    folder: Path, make: Callable[[dict[str, int]], Iterator[Chunk]], class_names: Sequence[str]
+) -> tuple[dict[str, Mapped], str, tuple[str, ...]]:
+    """Opens the arrays in a folder of the cache, made once of chunks that follow each other.
 
+    Args:
+      folder: Their place.
+      make: A function that yields the chunks, and adds the classes that it meets to the numbers of those it is given.
+      class_names: The names of the classes that are known before.
 
-def opened(folder: Path) -> tuple[dict[str, Mapped], str, tuple[str, ...]]:
-    """Opens a folder that `describe` described: its arrays by name, the digest of their content, the class names."""
+    Returns:
+      The arrays by name, a digest of what they hold, and the names of all classes.
+
+    Raises:
+      UsageError: `make_once` raises it.
+    """
+    make_once(folder, lambda partial: _write(partial, make, class_names))
     about = read_json(folder / ABOUT, f"remove {folder}, and start again")
-    arrays = {name: Mapped(str(folder / name), kind, tuple(shape)) for name, (kind, shape) in about["arrays"].items()}
-    return arrays, about["content"], tuple(about["class_names"])
+    mapped = {name: Mapped(str(folder / name), kind, tuple(shape)) for name, (kind, shape) in about["arrays"].items()}
+    return mapped, about["content"], tuple(about["class_names"])
+
+
+def _write(folder: Path, make: Callable[[dict[str, int]], Iterator[Chunk]], class_names: Sequence[str]) -> None:
+    folder.mkdir()
+    classes, shapes = {name: number for number, name in enumerate(class_names)}, {}
+    with contextlib.ExitStack() as stack:
+        files = {}
+        for chunk in make(classes):
+            for name, rows in chunk.items():
+                if name not in files:
+                    files[name] = stack.enter_context(open(folder / name, "w+b"))
+                    shapes[name] = [rows.dtype.name, [0, *rows.shape[1:]]]
+                files[name].write(rows.tobytes())
+                shapes[name][1][0] += len(rows)
+        for file in files.values():
+            file.seek(0)
+        hashes = [hashlib.file_digest(file, "blake2b").hexdigest() for file in files.values()]
+    about = {"content": digest([*hashes, *classes]), "class_names": list(classes), "arrays": shapes}
+    (folder / ABOUT).write_text(json.dumps(about, indent=2), encoding="utf-8")
 
 
 def progress(rows: Iterable[Row], what: str) -> Iterable[Row]:

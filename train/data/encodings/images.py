@@ -19,7 +19,7 @@ from PIL import Image, ImageOps
 from attention.errors import UsageError, brief, listed
 from train.data import classes, sources, splits
 from train.data.encodings import cache
-from train.data.encodings.cache import Array
+from train.data.encodings.cache import Array, Chunk
 from train.data.section import Section
 from train.data.sources.rows import IMAGE_FORMATS, Row, Rows, digest
 from train.data.splits import Split
@@ -38,12 +38,7 @@ _Pixels = UInt8[np.ndarray, "h w c"]
 
 @dataclasses.dataclass(frozen=True)
 class StoredImages:
-    """Images of one size with labels, as `{'image': uint8 (H, W, C), 'label': int}`.
-
-    Attributes:
-      images: uint8 (n, H, W, C).
-      labels: Integers (n,).
-    """
+    """Images of one size, uint8 (n, H, W, C), with labels."""
 
     images: Array
     labels: Integer[np.ndarray, " n"]
@@ -57,13 +52,7 @@ class StoredImages:
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """Images with labels that are decoded each time, as `{'image': uint8 (H, W, C), 'label': int}`.
-
-    Attributes:
-      rows: The encoded images and the names of their classes, by number.
-      channels: C.
-      class_names: All names in order.
-    """
+    """Images in rows that are decoded each time, with labels that number the names of their classes."""
 
     rows: Sequence[Row]
     channels: int
@@ -145,40 +134,32 @@ def encode(rows: Rows, shape: str, cache_dir: Path, trained: tuple[str, ...] = (
     Raises:
       UsageError: images cannot be read, or differ in size where none is given; or the cache cannot be written.
     """
-    names = rows.class_names
+    names, content, size, count = rows.class_names, rows.content, rows.image_shape, len(rows.class_names)
     if rows.arrays:
         images = rows.arrays["image"]
         labels = rows.arrays.get("label", np.zeros(len(images), np.int64))
-        count = len(names) or int(labels.max()) + 1
-        return LabelledImages(
-            StoredImages(images, labels), count, images.shape[1:], range(len(images)), rows.content, names
-        )
-    if rows.records and not 0 < len(rows.records) * math.prod(rows.image_shape) <= KEPT_BYTES:
-        records = Encoded(rows.records, rows.image_shape[2], names)
-        return LabelledImages(records, len(names), rows.image_shape, range(len(records)), rows.content, names)
-    shape = "x".join(map(str, rows.image_shape)) or shape
-    folder = cache_dir / "images" / digest([_FORMAT, PIL.__version__, rows.content, *names, shape])
-    arrays, content, stored = cache.opened(cache.make_once(folder, lambda partial: _write(partial, rows, shape)))
-    names = trained or names or classes.ordered(stored)
-    numbers = np.array(classes.numbers(stored, names, part, "data.label_key"), np.int32)
-    records = StoredImages(arrays["images"], numbers[arrays["labels"][:]])
-    return LabelledImages(records, len(names), arrays["images"].shape[1:], range(len(records)), content, names)
+        records, size, count = StoredImages(images, labels), images.shape[1:], count or int(labels.max()) + 1
+    elif rows.records and not 0 < len(rows.records) * math.prod(size) <= KEPT_BYTES:
+        records = Encoded(rows.records, size[2], names)
+    else:
+        shape = "x".join(map(str, size)) or shape
+        folder = cache_dir / "images" / digest([_FORMAT, PIL.__version__, content, *names, shape])
+        arrays, content, stored = cache.arrays(folder, functools.partial(_pixels, rows, shape), names)
+        names = trained or names or classes.ordered(stored)
+        numbers = np.array(classes.numbers(stored, names, part, "data.label_key"), np.int32)
+        records = StoredImages(arrays["images"], numbers[arrays["labels"][:]])
+        size, count = arrays["images"].shape[1:], len(names)
+    return LabelledImages(records, count, size, range(len(records)), content, names)
 
 
-def _write(folder: Path, rows: Rows, shape: str) -> None:
-    folder.mkdir()
+def _pixels(rows: Rows, shape: str, numbers: dict[str, int]) -> Iterator[Chunk]:
     size = tuple(map(int, shape.split("x"))) if shape else None
-    names, labels = {name: number for number, name in enumerate(rows.class_names)}, []
-    with open(folder / "images", "wb") as file:
-        for row, image in _of_one_size(rows, size):
-            size = size or image.shape
-            file.write(image.tobytes())
-            labels.append(names.setdefault(row.get("label", ""), len(names)))
-    if not labels:
+    row = None
+    for row, image in _of_one_size(rows, size):
+        label = numbers.setdefault(row.get("label", ""), len(numbers))
+        yield {"images": image[None], "labels": np.array([label], np.int32)}
+    if row is None:
         raise UsageError(f"There is no image in {rows.name}; give a source that has some.")
-    (folder / "labels").write_bytes(np.array(labels, np.int32).tobytes())
-    arrays = {"images": ("uint8", (len(labels), *size)), "labels": ("int32", (len(labels),))}
-    cache.describe(folder, arrays, names)
 
 
 def _of_one_size(rows: Rows, size: Shape | None) -> Iterator[tuple[Row, _Pixels]]:

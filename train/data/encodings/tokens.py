@@ -1,6 +1,5 @@
 """Tokenised text on disk, made once and mapped into memory: a folder of plain arrays for each text and tokeniser."""
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator
@@ -10,7 +9,8 @@ import numpy as np
 from jaxtyping import Int64
 
 from attention.errors import UsageError
-from train.data.encodings.cache import Array, Lazy, describe, make_once, opened, progress
+from train.data.encodings import cache
+from train.data.encodings.cache import Array, Chunk, Lazy
 from train.data.sources.rows import Rows, digest
 from train.data.tokenisers import Tokeniser
 
@@ -49,49 +49,36 @@ class Stored(Lazy):
 
 
 def tokenise(rows: Rows, column: str, tokeniser: Tokeniser, end: bool, cache_dir: Path) -> Stored:
-    """Encodes a column, unless the cache has it.
+    """Encodes the text in a column of some rows, unless the cache has it; classes are kept too.
 
-    Args:
-      rows: The documents to encode; their classes, if they have any, are kept too.
-      column: The role of the column of the text.
-      tokeniser: The tokeniser.
-      end: Whether each document is followed by the tokeniser's end token.
-      cache_dir: The root of all caches.
+    With `end`, each document is followed by the tokeniser's end token.
 
     Raises:
       UsageError: a document cannot be read, there is no document or token, or the cache cannot be written.
     """
     key = digest([_FORMAT, rows.content, column, *rows.class_names, tokeniser.dumps(), end])
-    write = functools.partial(_write, rows=rows, column=column, tokeniser=tokeniser, end=end)
-    arrays, content, class_names = opened(make_once(cache_dir / "texts" / key, write))
+    encoded = functools.partial(_encoded, rows, column, tokeniser, [tokeniser.special["end"]] if end else [])
+    arrays, content, class_names = cache.arrays(cache_dir / "texts" / key, encoded, rows.class_names)
     return Stored(**arrays, content=content, class_names=class_names)
 
 
-def _write(folder: Path, rows: Rows, column: str, tokeniser: Tokeniser, end: bool) -> None:
-    folder.mkdir()
-    types = {"ids": "uint16" if tokeniser.size <= 2**16 else "uint32"}
-    types |= dict.fromkeys(("lengths", "sizes", "labels"), "int32")
-    counts = dict.fromkeys(types, 0)
-    classes = {name: number for number, name in enumerate(rows.class_names)}
-    after = [tokeniser.special["end"]] if end else []
-    with contextlib.ExitStack() as stack:
-        files = {name: stack.enter_context(open(folder / name, "wb")) for name in types}
-        documents = ((row[column], row.get("label", "")) for row in progress(rows.read(), f"Encoding {rows.name}"))
-        for batch in _batches(documents):
-            texts, labels = zip(*batch, strict=True)
-            encoded = [np.append(ids, after) for ids in tokeniser.encode_batch(texts)]
-            columns = {
-                "ids": np.concatenate(encoded),
-                "lengths": [len(ids) for ids in encoded],
-                "sizes": [len(text.encode()) for text in texts],
-                "labels": [classes.setdefault(label, len(classes)) for label in labels],
-            }
-            for name, values in columns.items():
-                files[name].write(np.asarray(values, types[name]))
-                counts[name] += len(values)
-    if not counts["ids"]:
+def _encoded(
+    rows: Rows, column: str, tokeniser: Tokeniser, after: list[int], classes: dict[str, int]
+) -> Iterator[Chunk]:
+    kind, count = np.uint16 if tokeniser.size <= 2**16 else np.uint32, 0
+    read = cache.progress(rows.read(), f"Encoding {rows.name}")
+    for batch in _batches((row[column], row.get("label", "")) for row in read):
+        texts, labels = zip(*batch, strict=True)
+        ids = [np.append(ids, after) for ids in tokeniser.encode_batch(texts)]
+        yield {
+            "ids": np.concatenate(ids).astype(kind),
+            "lengths": np.array([len(some) for some in ids], np.int32),
+            "sizes": np.array([len(text.encode()) for text in texts], np.int32),
+            "labels": np.array([classes.setdefault(label, len(classes)) for label in labels], np.int32),
+        }
+        count += sum(map(len, ids))
+    if not count:
         raise UsageError(f"There is no text in {rows.name}; give a source that has some.")
-    describe(folder, {name: (kind, (counts[name],)) for name, kind in types.items()}, classes)
 
 
 def _batches(documents: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
