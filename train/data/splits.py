@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Int64
 
-from attention.errors import UsageError
+from attention.errors import UsageError, unknown
 
 T = TypeVar("T")
 
@@ -24,15 +24,19 @@ class MissingSplitError(UsageError):
     """A source has no split of a name."""
 
 
+def named(parts: Mapping[str, T], name: str, where: str, hint: str = "") -> T:
+    """Finds a part of a source by its name; raises MissingSplitError where there is none."""
+    if name not in parts:
+        raise MissingSplitError(f"{unknown(f'split of {where}', name, parts)}{hint}")
+    return parts[name]
+
+
 @dataclasses.dataclass(frozen=True)
 class Split:
     """A named part of a data set, or a slice of one.
 
-    Attributes:
-      text: The split as the user writes it.
-      name: The part that is sliced, such as `train`.
-      start: The first example: a number or a percentage ('90%'), from the end if negative; '' is the beginning.
-      stop: The example after the last, written likewise; '' is the end.
+    Its `text` is what the user writes. `start` is the first example, a number or a percentage ('90%'), from the end if
+    negative, and `stop` the one after the last; '' is the beginning or the end.
     """
 
     text: str
@@ -42,11 +46,7 @@ class Split:
 
     @classmethod
     def parse(cls, text: str) -> "Split":
-        """Reads `name` or `name[start:stop]`.
-
-        Raises:
-          UsageError: the text is anything else, or a percentage is beyond 100.
-        """
+        """Reads `name` or `name[start:stop]`; raises UsageError for other texts and percentages beyond 100."""
         match = _FORM.fullmatch(text)
         if not match:
             raise UsageError(
@@ -60,7 +60,7 @@ class Split:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is a whole part, not a slice."""
+        """Whether it is no slice."""
         return not (self.start or self.stop)
 
     def bounds(self, length: int) -> tuple[int, int]:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import UInt8
 
-from attention.errors import check_known
 from train.data.section import Section
 from train.data.sources import digits
 from train.data.sources.rows import DataColumn, Rows, in_memory
-from train.data.splits import PARTS
+from train.data.splits import PARTS, named
 
 COUNTS = {"train": 10_000, "validation": 1_000, "test": 2_000}  # images of each part
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -20,8 +19,8 @@ SHAPE = (16, 40, 1)
 
 
 def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Section) -> Rows:
-    """Opens the images of `train`, `validation` or `test` with their words; raises UsageError for another name."""
-    check_known(f"split of {name}", split, COUNTS)
+    """Opens the images of `train`, `validation` or `test` with their words."""
+    named(COUNTS, split, name)
     images, captions = captioned(split)
     return in_memory(f"{split} of {name}", {"image": images, "target": np.array(captions)})
 

@@ -8,17 +8,16 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Integer, UInt8
 
-from attention.errors import check_known
 from train.data.section import Section
 from train.data.sources import numpy
 from train.data.sources.rows import DataColumn, Rows
+from train.data.splits import named
 
 
 def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Section) -> Rows:
-    """Opens `train` (1,149 digits), `validation` (288) or `test` (360); raises UsageError for another name."""
-    check_known(f"split of {name}", split, indices())
+    """Opens `train` (1,149 digits), `validation` (288) or `test` (360)."""
     images, labels = scans()
-    chosen = indices()[split]
+    chosen = named(indices(), split, name)
     return numpy.labelled(f"{split} of {name}", images[chosen], labels[chosen])
 
 

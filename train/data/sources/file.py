@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from glob import glob
 from pathlib import Path
 
-from attention.errors import UsageError, unknown
+from attention.errors import UsageError
 from models.files import at_home
 from train.data.section import Section
 from train.data.sources import lines, tables
 from train.data.sources.rows import DataColumn, Placed, Rows, picked
-from train.data.splits import ALIASES, PARTS, MissingSplitError
+from train.data.splits import ALIASES, PARTS, named
 
 _FORMS = f"a file, folder or glob of {', '.join(tables.KINDS)}, which may be compressed ({', '.join(lines.OPENERS)})"
 
@@ -36,7 +36,9 @@ def open_split(path: str, split: str, columns: Sequence[DataColumn], data: Secti
     found = aligned or _tables(place)
     if not found:
         raise UsageError(f"There is no file to read at {path!r}; data.source names it: give {forms}.")
-    files = _of_split(_by_split(found) if place.is_dir() else {"train": found}, split, path)
+    groups = _by_split(found) if place.is_dir() else {"train": found}
+    hint = f" A part of one is a split too, such as {next(iter(groups))}[90%:]."
+    files = named(groups, ALIASES.get(split, split), f"file:{path}", hint)
     if aligned:
         read = functools.partial(_side_by_side, _couples(files, languages), languages)
     else:
@@ -74,16 +76,6 @@ def _by_split(files: list[Path]) -> dict[str, list[Path]]:
         name = re.split(r"[.\-_]", file.name)[0]
         groups.setdefault(ALIASES.get(name, name), []).append(file)
     return {name: group for name, group in groups.items() if name in PARTS} or {"train": files}
-
-
-def _of_split(groups: dict[str, list[Path]], split: str, path: str) -> list[Path]:
-    name = ALIASES.get(split, split)
-    if name not in groups:
-        raise MissingSplitError(
-            f"{unknown(f'split of file:{path}', split, groups)} A part of one is a split too, such as "
-            f"{next(iter(groups))}[90%:]."
-        )
-    return groups[name]
 
 
 def _check(files: Sequence[Path], columns: Sequence[DataColumn], forms: str) -> None:

@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attention.errors import UsageError, printable, unknown
+from attention.errors import UsageError, printable
 from models.files import at_home
 from train.data.section import Section
 from train.data.sources import lines
 from train.data.sources.rows import IMAGE_FORMATS, DataColumn, Placed, Rows, picked
-from train.data.splits import ALIASES, PARTS, MissingSplitError
+from train.data.splits import ALIASES, PARTS, named
 
 _SPLITS = {*PARTS, *ALIASES, "training", "testing"}
 _LAYOUT = "DIR/train/CLASS/*.jpg (and validation, test), or DIR/CLASS/*.jpg"
@@ -27,15 +27,13 @@ def open_split(path: str, split: str, columns: Sequence[DataColumn], data: Secti
     if not place.is_dir():
         raise UsageError(f"There is no folder {path!r}; data.source names it: give a folder such as {_LAYOUT}.")
     try:
-        groups = _splits(place)
-        if split not in groups:
-            raise MissingSplitError(str(unknown(f"split of folder:{path}", split, groups)))
-        rows = list(_rows(groups[split], columns))
+        inside = named(_splits(place), split, f"folder:{path}")
+        rows = list(_rows(inside, columns))
     except OSError as error:
         raise UsageError(f"{error.filename!r} cannot be read ({error.strerror}); mend that, or move it.") from error
     if not rows:
-        raise UsageError(f"There is no image in a folder in {str(groups[split])!r}; put them in as {_LAYOUT}.")
-    names = [printable(where.removeprefix(str(groups[split]))) for where, _ in rows]
+        raise UsageError(f"There is no image in a folder in {str(inside)!r}; put them in as {_LAYOUT}.")
+    names = [printable(where.removeprefix(str(inside))) for where, _ in rows]
     stamps = [lines.stamp(where, "The folder") for where, _ in rows]
     return picked(f"{split} of folder:{path}", columns, [*names, *stamps], functools.partial(iter, rows))
 

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from attention.errors import UsageError, brief, check_known, unknown
+from attention.errors import UsageError, brief, check_known
 from models.files import at_home
 from train.data import packages
 from train.data.section import Section
 from train.data.sources.rows import DataColumn, Placed, Rows, digest, picked
-from train.data.splits import MissingSplitError
+from train.data.splits import MissingSplitError, named
 
 _SAVED = ("dataset_dict.json", "state.json")  # of a folder that `save_to_disk` wrote
 
@@ -49,7 +49,8 @@ def _load(repository: str, config: str, split: str, data: Section) -> Any:
     datasets, saved = packages.hub("datasets"), at_home(repository)
     try:
         if any((saved / name).is_file() for name in _SAVED):
-            return _of_disk(datasets.load_from_disk(str(saved)), repository, split)
+            parts = datasets.load_from_disk(str(saved))  # a set of splits, or one table, which is `train`
+            return named(parts if isinstance(parts, Mapping) else {"train": parts}, split, f"hf:{repository}")
         return datasets.load_dataset(
             repository,
             config or None,
@@ -66,14 +67,6 @@ def _load(repository: str, config: str, split: str, data: Section) -> Any:
             advice = "set data.revision='refs/convert/parquet', where the hub keeps such sets as plain tables"
         kind = MissingSplitError if re.match("(Unknown|Bad) split", str(error)) else UsageError
         raise kind(f"Cannot load {split!r} of hf:{repository} ({brief(error)}): {advice}.") from error
-
-
-def _of_disk(saved: Any, repository: str, split: str) -> Any:
-    """Takes a split of what `save_to_disk` wrote: a set of splits, or one table, which is `train`."""
-    parts = saved if isinstance(saved, Mapping) else {"train": saved}
-    if split not in parts:
-        raise MissingSplitError(str(unknown(f"split of hf:{repository}", split, parts)))
-    return parts[split]
 
 
 def _version(table: Any, repository: str, data: Section) -> str:

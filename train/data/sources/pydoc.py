@@ -5,9 +5,10 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 
-from attention.errors import UsageError, check_known
+from attention.errors import UsageError
 from train.data.section import Section
 from train.data.sources.rows import DataColumn, Row, Rows, digest
+from train.data.splits import named
 
 HELD_OUT = {"test": 0.1, "validation": 0.1}
 _MOST = 0.2  # the largest share of a held-out split that related topics may have, so that none dominates it
@@ -15,11 +16,10 @@ _LEAST = 60  # characters; shorter paragraphs do not relate topics
 
 
 def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Section) -> Rows:
-    """Opens the topics of `train`, `validation` or `test`, one document each; raises UsageError for another name."""
+    """Opens the topics of `train`, `validation` or `test`, one document each; raises UsageError for other columns."""
     if len(columns) > 1:
         raise UsageError("pydoc has no classes; use another data.source, such as 'file:PATH'.")
-    check_known(f"split of {name}", split, splits())
-    texts = {topic: _topics()[topic] for topic in splits()[split]}
+    texts = {topic: _topics()[topic] for topic in named(splits(), split, name)}
     return Rows(f"{split} of {name}", digest(texts.values()), functools.partial(_rows, texts))
 
 

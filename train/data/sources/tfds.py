@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from attention.errors import UsageError, brief, check_known, unknown
+from attention.errors import UsageError, brief, check_known
 from train.data import packages
 from train.data.section import Section
 from train.data.sources.rows import DataColumn, Row, Rows, digest, row_of
-from train.data.splits import MissingSplitError
+from train.data.splits import named
 
 
 def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Section) -> Rows:
@@ -28,8 +28,7 @@ def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Secti
     builder = _builder(tfds, name, folder)
     if not (builder.data_path / tfds.core.constants.DATASET_INFO_FILENAME).exists():
         _prepare(builder, name, folder)
-    if split not in builder.info.splits:
-        raise MissingSplitError(str(unknown(f"split of tfds:{name}", split, builder.info.splits)))
+    named(builder.info.splits, split, f"tfds:{name}")
     features = builder.info.features
     columns = [_checked(column, features, name) for column in columns]
     images = {column.name: tfds.decode.SkipDecoding() for column in columns if column.role == "image"}

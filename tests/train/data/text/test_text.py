@@ -73,7 +73,7 @@ class TestCorpus:
         first = make(tokeniser="bpe(size=280)").load()
         with monkeypatch.context() as patch:
             patch.setattr("train.data.tokenisers.make", lambda *args, **options: pytest.fail("fitted again"))
-            patch.setattr("train.data.encodings.tokens._write", lambda *args, **options: pytest.fail("encoded again"))
+            patch.setattr("train.data.encodings.tokens._encoded", lambda *args, **options: pytest.fail("encoded again"))
             again = make(tokeniser="bpe(size=280)").load()
         assert again.tokeniser.dumps() == first.tokeniser.dumps()
         np.testing.assert_array_equal(again.splits["train"].ids[:], first.splits["train"].ids[:])
@@ -90,7 +90,7 @@ class TestCorpus:
 
     def test_missing_splits_are_said_before_anything_is_encoded(self, make, folder, monkeypatch):
         (folder / "test.txt").unlink()
-        monkeypatch.setattr("train.data.encodings.tokens._write", lambda *args, **options: pytest.fail("encoded"))
+        monkeypatch.setattr("train.data.encodings.tokens._encoded", lambda *args, **options: pytest.fail("encoded"))
         with pytest.raises(UsageError, match=r"Unknown split of file:.* 'test'\. .*Valid: train, validation"):
             make(train_split="train[:90%]").load()
 
