@@ -81,11 +81,7 @@ class CaptionData(WrittenTextData, ImageSection):
     COLUMNS: ClassVar[Mapping[str, str]] = {"image": "image_key", "target": "target_column"}
 
     def load(self) -> Corpus:
-        """Loads the captions and their images; see `WrittenTextData`.
-
-        Raises:
-          UsageError: that raises it, or images cannot be read or have another size than stated.
-        """
+        """Loads captions and images; raises UsageError also where images are not of the size that is stated."""
         corpus = super().load()
         root = cache.root(self.cache_dir)
         images = {name: encode(rows, self.image_shape, root) for name, rows in corpus.rows.items()}
@@ -98,11 +94,7 @@ class CaptionData(WrittenTextData, ImageSection):
         return super().blank().with_images({"train": self.black()})
 
     def shape(self, corpus: Corpus) -> tuple[int, int, int]:
-        """Computes (H, W, C) of the images that the model sees.
-
-        Raises:
-          UsageError: they differ between training and evaluation, or between splits.
-        """
+        """Computes (H, W, C) of the images that the model sees; raises UsageError where they have several."""
         given = {split.images.image_shape for split in corpus.splits.values()}
         chains = {"data.train_transforms": self.train_transforms, "data.eval_transforms": self.eval_transforms}
         shapes = {

@@ -7,23 +7,17 @@ from attention.errors import UsageError, listed
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
-    """Sorts the names of classes, each once, by the alphabet, or as numbers where all of them are numbers."""
+    """Sorts the names of classes, each once, by the alphabet, or as numbers where all are."""
     names = dict.fromkeys(names)
     numbers = all(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in names)
     return tuple(sorted(names, key=float if numbers else None))
 
 
 def numbers(names: Iterable[str], classes: Sequence[str], part: str, field: str) -> tuple[int, ...]:
-    """Finds the number of each name in `classes`, the names of the training data.
-
-    Args:
-      names: The names of the classes of a part of the data.
-      classes: All names in order.
-      part: Such as `validation`, for the message.
-      field: The config field that names the column of the class, for the message.
+    """Finds the number of each name of a part in `classes`, the names of the training data.
 
     Raises:
-      UsageError: the training data have no such class.
+      UsageError: the training data have no such class; it names the part and the config field of the class.
     """
     number_of = {name: number for number, name in enumerate(classes)}
     names = list(names)

@@ -21,11 +21,7 @@ Arrays = dict[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Resident:
-    """The base of data on a device.
-
-    Attributes:
-      examples: What they are made of; `why_host` says which fit.
-    """
+    """The base of data on a device; `why_host` says which examples fit."""
 
     examples: Examples
 
@@ -59,11 +55,7 @@ class Resident(_Resident):
     """Training data on a device."""
 
     def feed(self, seed: int, first_step: int, count: int, process_index: int = 0, process_count: int = 1) -> Recipes:
-        """Describes a process's part of the batches of some steps of a seed, in arrays (count, B) of 32-bit integers.
-
-        Raises:
-          UsageError: the batch size is not a multiple of the processes.
-        """
+        """Describes a process's part of the batches of some steps, in arrays (count, B) of 32-bit integers."""
         return _narrow(self._stream(seed, process_index, process_count).recipes(first_step, count))
 
     def batch(self, arrays: Arrays, recipes: Recipes, seed: jax.Array) -> Arrays:
@@ -85,10 +77,7 @@ class ResidentEvaluation(_Resident):
     training = False
 
     def feed(self, process_index: int = 0, process_count: int = 1) -> Recipes:
-        """Describes a process's part of all batches of an evaluation, in arrays (batches, B) of 32-bit integers.
-
-        What only fills the last batch has the index -1. Raises as `Examples.eval_batches` does.
-        """
+        """Describes its part of an evaluation, (batches, B) likewise; what only fills a batch has the index -1."""
         return _narrow(self.examples.eval_recipes(process_index, process_count))
 
     def batch(self, arrays: Arrays, recipes: Recipes) -> Arrays:

@@ -42,10 +42,9 @@ def fold(key: tuple[Word, Word], word: Word) -> tuple[Word, Word]:
 
 
 class Draws:
-    """A sequence of draws; each call takes those that follow.
+    """A sequence of draws, a function of a few words; each call takes those that follow.
 
-    Args:
-      parts: The words that the draws are a function of, of which arrays must have one shape: draws then have it too.
+    Words that are arrays must have one shape: draws then have it too.
     """
 
     def __init__(self, *parts: Word):

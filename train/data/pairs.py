@@ -30,15 +30,11 @@ def bucketed(
     order: Int64[np.ndarray, " n"],
     fill: bool = False,
 ) -> tuple[Int64[np.ndarray, "batches batch_size"], Int64[np.ndarray, " batches"]]:
-    """Groups examples of about the same length into batches, the shortest first.
+    """Groups examples of about the same length into batches, the shortest first, taken in an order.
 
-    Args:
-      lengths: The length of each example, at most the last of `bounds`.
-      bounds: The lengths that batches are padded to, ascending.
-      batch_size: The examples of a batch.
-      order: The order in which the examples of a bucket are taken.
-      fill: Whether NOTHING fills the last batch of each bucket. Otherwise what does not fill a batch joins the next
-        longer bucket, and fewer of the longest than a batch holds are left out.
+    `bounds` are the lengths that batches are padded to, ascending. With `fill`, NOTHING fills the last batch of each
+    bucket. Otherwise what does not fill a batch joins the next longer bucket, and fewer of the longest than a batch
+    holds are left out.
 
     Returns:
       The indices of the examples of each batch, and the bound that it is padded to.
@@ -56,11 +52,7 @@ def bucketed(
 
 
 def parse_bounds(text: str, longest: int, field: str = "data.buckets") -> tuple[int, ...]:
-    """Reads ascending lengths: '8,16' with a longest of 32 gives (8, 16, 32), and '' gives (32,).
-
-    Raises:
-      UsageError: the text is not a list of ascending lengths from 1 to below the longest.
-    """
+    """Reads rising lengths below the longest: '8,16' with a longest of 32 gives (8, 16, 32), and '' gives (32,)."""
     try:
         bounds = tuple(int(part) for part in text.split(",")) if text else ()
     except ValueError:
@@ -80,8 +72,7 @@ class WrittenExamples(TextExamples):
         return len(self.fitting)
 
     @property
-    def widths(self) -> Mapping[str, int]:
-        """The most tokens of each text, its end token included."""
+    def _widths(self) -> Mapping[str, int]:
         return self.data.limits
 
     @property
@@ -177,13 +168,9 @@ def with_end(ids: Int32[np.ndarray, " width"], length: int, special: Mapping[str
 def written(
     ids: Int32[np.ndarray, " width"], length: int, special: Mapping[str, int], real: bool = True
 ) -> dict[str, np.ndarray]:
-    """Makes what a decoder reads of a target, what it is to write, and their weights.
+    """Makes what a decoder reads of a target of `length` tokens, what it is to write, and their weights.
 
-    Args:
-      ids: The target's tokens and whatever follows them.
-      length: How many tokens the target has, fewer than `ids`.
-      special: The `marks` of its tokeniser.
-      real: Whether the target counts.
+    The target ends before `ids` do; it counts unless `real` is false. `special` are the `marks` of its tokeniser.
     """
     read = draws.namespace(ids).concatenate([np.full(1, special["start"], np.int32), ids[:-1]])
     return {
@@ -224,11 +211,7 @@ class WrittenTextData(CachedTextSection):
         return {side: length - 1 for side, length in self.limits.items()}
 
     def load(self) -> Corpus:
-        """Loads the corpus; see `CachedTextSection`.
-
-        Raises:
-          UsageError: that raises it, or a tokeniser lacks a start or an end token.
-        """
+        """Loads the corpus; raises UsageError also where a tokeniser lacks a start or an end token."""
         corpus = super().load()
         for side, tokeniser in corpus.tokenisers.items():
             if missing := [name for name in ("start", "end") if name not in tokeniser.special]:

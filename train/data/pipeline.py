@@ -56,11 +56,7 @@ class BatchIterator(grain.DatasetIterator):
         self._taken, self._ahead = 0, None
 
     def __next__(self) -> Batch:
-        """Takes the next batch.
-
-        Raises:
-          UsageError: the operating system has ended a worker, or gives no more files or processes.
-        """
+        """Takes the next batch; raises UsageError where a worker was ended, or files or processes are too few."""
         self._assert_not_closed()
         try:
             if self._ahead is None:
@@ -174,11 +170,8 @@ class Examples(Lazy):
     """A split cut into examples, and their batches; `len` is how many an epoch of training has.
 
     A subclass says which recipes and materials there are, and makes an example of them. What `training` and `evaluated`
-    do holds for numpy and for jax.numpy, so that an example is the same wherever it is made.
-
-    Attributes:
-      data: The section of the config: batch sizes and workers.
-      split: The images or the tokenised rows, whose `content` identifies them.
+    do holds for numpy and for jax.numpy, so that an example is the same wherever it is made. The split is of images or
+    of tokenised rows; its `content` identifies them.
     """
 
     data: Section
@@ -196,7 +189,7 @@ class Examples(Lazy):
 
     @property
     def content(self) -> str:
-        """A text that identifies the data, such as a digest."""
+        """A text that identifies the data."""
         return self.split.content
 
     @property
@@ -261,14 +254,9 @@ class Examples(Lazy):
     def train_batches(self, seed: int, process_index: int = 0, process_count: int = 1) -> BatchIterator:
         """Makes endless batches of shuffled examples. An epoch has every example once; a batch may span two epochs.
 
-        Args:
-          seed: The seed of the order, of the examples' draws, and of whole epochs, which are independent.
-          process_index: This process takes the `process_index`-th block of each global batch.
-          process_count: How many processes share it.
-
-        Returns:
-          An iterator of dicts of arrays (B, ...) for B = data.batch_size / process_count. `get_state` and `set_state`
-          (or Orbax) resume it exactly, in any process; `close` it when done.
+        Orders, draws and whole epochs are independent for each seed. A process takes its block of each global batch, so
+        arrays are (B, ...) for B = data.batch_size / process_count. `get_state` and `set_state` (or Orbax) resume the
+        iterator exactly, in any process; `close` it when done.
 
         Raises:
           UsageError: the batch size is not a multiple of the processes.
@@ -280,7 +268,7 @@ class Examples(Lazy):
         """Makes batches (B, ...) of every example once, in order; every process gets equally many.
 
         The last batch is filled up with zeros (so `weight` is 0 there) whose `index` is -1. The first `most` examples
-        are taken, or all where that is 0. For processes and errors see `train_batches`.
+        are taken, or all where that is 0. See also `train_batches`.
         """
         recipes = self.eval_recipes(process_index, process_count, most)
         numbers = grain.MapDataset.range(len(recipes["index"]))

@@ -64,11 +64,7 @@ def check_stated(field: str, stated: int | str, actual: int | str) -> None:
 
 
 def needed(field: str, stated: int | str) -> int | str:
-    """Refuses a size that is not stated.
-
-    Raises:
-      UsageError: the size is not stated.
-    """
+    """Refuses a size that is not stated, by a UsageError."""
     if not stated:
         raise UsageError(f"Without data, nothing says what data.{field} is; give --config.data.{field}=...")
     return stated
@@ -76,11 +72,7 @@ def needed(field: str, stated: int | str) -> int | str:
 
 @dataclasses.dataclass(frozen=True)
 class BlankTokeniser:
-    """Replaces a tokeniser in a dry run, where only its size is known.
-
-    Attributes:
-      size: Ids are 0 … size - 1.
-    """
+    """Replaces a tokeniser in a dry run, where only its size is known; ids are 0 … size - 1."""
 
     size: int
 

@@ -66,11 +66,8 @@ class Split:
     def bounds(self, length: int) -> tuple[int, int]:
         """Finds the first example and the one after the last, in a part of `length` examples.
 
-        The same boundary is the same example however it is written (`:90%`, `90%:`, `-10%:`), so that slices that
-        meet neither overlap nor leave anything out.
-
-        Raises:
-          UsageError: the slice is empty or reaches beyond the part.
+        The same boundary is the same example however it is written (`:90%`, `90%:`, `-10%:`), so that slices that meet
+        neither overlap nor leave anything out. Raises UsageError for a slice that is empty or reaches beyond the part.
         """
         start = _position(self.start, length) if self.start else 0
         stop = _position(self.stop, length) if self.stop else length
@@ -91,17 +88,11 @@ def _position(bound: str, length: int) -> int:
 
 
 def opened(data: Any, open_part: Callable[[str], T]) -> tuple[dict[str, Split], dict[str, T]]:
-    """Opens what the splits of a `data` section name, before anything is read.
+    """Opens what the splits of a `data` section name, before anything is read; gives splits and parts by name.
 
     Where the section asks for the splits `train`, `validation` and `test`, and the source lacks one of the latter two,
-    the last tenth of `train` takes its place, or of two that are missing the last but one and the last tenth.
-
-    Args:
-      data: A `train.data.section.Section`.
-      open_part: Opens a part of the source by its name, or raises MissingSplitError.
-
-    Returns:
-      The splits of `PARTS`, and what they are cut from, by name.
+    the last tenth of `train` takes its place, or of two that are missing the last but one and the last tenth. To open a
+    part that is missing raises MissingSplitError.
     """
     splits = {part: Split.parse(getattr(data, f"{part}_split")) for part in PARTS}
     sources, missing = {}, []
@@ -133,6 +124,6 @@ def remarks(data: Any, splits: Mapping[str, Split]) -> Iterator[str]:
 def shuffled(split: Split, length: int) -> Int64[np.ndarray, " rows"]:
     """Cuts a split from a fixed random order of its part, which does not depend on the version of NumPy.
 
-    Labelled rows are sliced so: many sets are sorted by class, and one end of them has one class.
+    Many labelled sets are sorted by class, and one end of them has one class.
     """
     return np.argsort(np.random.PCG64(0).random_raw(length), kind="stable")[slice(*split.bounds(length))]

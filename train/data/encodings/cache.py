@@ -24,15 +24,14 @@ ABOUT = "about.json"  # the description in a folder of arrays
 
 
 def root(path: str) -> Path:
-    """Chooses the folder of all caches: the one that `data.cache_dir` names, or the default where that is ''."""
+    """Chooses the folder of all caches: the one that `data.cache_dir` names, else the environment's or the default."""
     return at_home(path or os.environ.get("ATTENTION_BENCH_CACHE") or "~/.cache/attention_bench")
 
 
 def make_once(target: Path, build: Callable[[Path], None]) -> Path:
     """Makes a file or folder unless it exists, by `build` at a path beside it; one process does while others wait.
 
-    Raises:
-      UsageError: the disk is full or cannot be written; nothing is left behind.
+    Raises UsageError, and leaves nothing, where the disk is full or cannot be written.
     """
     partial, lock = (target.with_name(target.name + end) for end in (".partial", ".lock"))
     try:
@@ -122,9 +121,6 @@ def arrays(
 
     Returns:
       The arrays by name, a digest of what they hold, and the names of all classes.
-
-    Raises:
-      UsageError: `make_once` raises it.
     """
     make_once(folder, lambda partial: _write(partial, make, class_names))
     about = read_json(folder / ABOUT, f"remove {folder}, and start again")

@@ -55,7 +55,7 @@ class TokenisedSplit(Lazy):
 
     @functools.cached_property
     def ids(self) -> Integer[np.ndarray, " tokens"]:
-        """The ids of all documents in their original order, end to end, mapped from disk; uint16 or uint32."""
+        """The ids of all documents in their original order, end to end, mapped from disk."""
         return self._first.ids[slice(*self._first.token_offsets[self._ends])]
 
     @property
@@ -69,7 +69,7 @@ class TokenisedSplit(Lazy):
         return np.array(self.classes, np.int32)[self._first.labels[self.rows]]
 
     def row(self, index: int) -> list[Integer[np.ndarray, " tokens"]]:
-        """Takes the ids of each column of one row, mapped from disk; uint16 or uint32."""
+        """Takes the ids of each column of one row, mapped from disk."""
         row = self.rows[index]
         return [stored.ids[slice(*stored.token_offsets[row : row + 2])] for stored in self.columns.values()]
 
@@ -93,10 +93,10 @@ class TokenisedSplit(Lazy):
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Tokenised text, whose columns are `text`, or `source` and `target`.
+    """Tokenised text, whose columns are `text`, or `source` and `target`, each with its tokeniser.
 
     Attributes:
-      tokenisers: The tokeniser of each column; one object where columns share it.
+      tokenisers: The tokenisers by column; one object where columns share it.
       splits: `train`, `validation` and `test`.
       rows: The rows of the parts that the splits are cut from, by the names of the parts.
       class_names: The names of the classes of labelled text; () otherwise.
@@ -131,14 +131,7 @@ class Corpus:
 
 
 def load(data: Section) -> Corpus:
-    """Reads, tokenises and caches the text that a `data` section names; later calls only map the cache.
-
-    Args:
-      data: A `train.data.text.section.CachedTextSection`.
-
-    Raises:
-      UsageError: text, a tokeniser or a package is missing or cannot be read, or the cache cannot be written.
-    """
+    """Reads, tokenises and caches the text that a section of text names; later calls only map the cache."""
     cache_dir = cache.root(data.cache_dir)
     names, rows = splits.opened(data, lambda part: stripped(sources.open_split(data, part)))
     tokeniser_of = {}
@@ -234,11 +227,7 @@ def _grouped(rows: Rows, role: str) -> bytes:
 
 
 def with_classes(corpus: Corpus) -> Corpus:
-    """Numbers the classes in the source's order, or else sorted, numbers as numbers.
-
-    Raises:
-      UsageError: classes differ between splits.
-    """
+    """Numbers the classes in the source's order, or else sorted; raises UsageError where a split has others."""
     training = corpus.splits["train"]
     names = corpus.rows[training.split.name].class_names or classes.ordered(training.columns["text"].class_names)
     numbered = {}

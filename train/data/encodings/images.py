@@ -70,16 +70,14 @@ class Encoded:
 
 @dataclasses.dataclass(frozen=True)
 class LabelledImages(Sequence):
-    """A random-access sequence of `{'image': uint8 (H, W, C), 'label': int}`.
+    """A random-access sequence of `{'image': uint8 (H, W, C), 'label': int}`, a split of some records.
 
     Attributes:
-      records: Examples by index.
+      records: All examples of the part, of which `content` is a digest.
       num_classes: Labels are 0 … num_classes - 1.
       image_shape: (H, W, C) of every image; 0 stands for a size that differs from image to image.
       places: The indices of the examples among the records.
-      content: A digest of all records.
       class_names: The names of the classes, in the order of their numbers; () where the source names none.
-      split: The split that it is.
     """
 
     records: Sequence[Record]
@@ -104,11 +102,7 @@ class LabelledImages(Sequence):
 
 
 def load(data: Section) -> dict[str, LabelledImages]:
-    """Opens the splits that an `ImageData` names, by the names of `splits.PARTS`; see `encode` and `splits.opened`.
-
-    Raises:
-      UsageError: these raise it, or the classes of a split are not those of the training split.
-    """
+    """Opens the splits that an `ImageData` names; raises UsageError where one has classes that training lacks."""
     names, rows = splits.opened(data, lambda part: sources.open_split(data, part))
     images, root = {}, cache.root(data.cache_dir)
     for part, split in names.items():
@@ -130,9 +124,6 @@ def encode(rows: Rows, shape: str, cache_dir: Path, trained: tuple[str, ...] = (
       cache_dir: The root of all caches.
       trained: The names of the classes of the training data, if there are any already.
       part: Such as `validation`, for a message about other classes than those.
-
-    Raises:
-      UsageError: images cannot be read, or differ in size where none is given; or the cache cannot be written.
     """
     names, content, size, count = rows.class_names, rows.content, rows.image_shape, len(rows.class_names)
     if rows.arrays:

@@ -21,15 +21,11 @@ _BATCH_TEXTS, _BATCH_CHARACTERS = 1024, 1_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Stored(Lazy):
-    """A tokenised text.
+    """A tokenised text: the ids of all documents end to end, uint16 where they fit, else uint32.
 
-    Attributes:
-      ids: The ids of all documents, end to end, `(tokens,)`; uint16 where they fit, else uint32.
-      lengths: The number of tokens of each document; int32 `(documents,)`.
-      sizes: Likewise its bytes in UTF-8.
-      labels: Each document's class, an index of `class_names`.
-      content: A digest of all documents and their classes, which does not depend on where or when they were read.
-      class_names: The names of the classes, in the source's order, or else in the order of their first rows.
+    For each document there are the number of its tokens and of its bytes in UTF-8, and its class, an index of
+    `class_names`: the source's order, or else that of their first rows. The digest `content` is of documents and
+    classes alone, wherever and whenever they were read.
     """
 
     ids: Array
@@ -51,10 +47,7 @@ class Stored(Lazy):
 def tokenise(rows: Rows, column: str, tokeniser: Tokeniser, end: bool, cache_dir: Path) -> Stored:
     """Encodes the text in a column of some rows, unless the cache has it; classes are kept too.
 
-    With `end`, each document is followed by the tokeniser's end token.
-
-    Raises:
-      UsageError: a document cannot be read, there is no document or token, or the cache cannot be written.
+    With `end`, each document is followed by the tokeniser's end token. Raises UsageError where there is no text.
     """
     key = digest([_FORMAT, rows.content, column, *rows.class_names, tokeniser.dumps(), end])
     encoded = functools.partial(_encoded, rows, column, tokeniser, [tokeniser.special["end"]] if end else [])

@@ -18,12 +18,10 @@ _TYPES = {"image": np.uint8, "label": np.int32}  # of what a device holds
 
 @dataclasses.dataclass(frozen=True)
 class Pictures(Material):
-    """Images, and their labels where they have some; transforms before all randomness are part of reading one.
+    """Images by the recipe's number `image`, and their labels where they have some.
 
-    Attributes:
-      images: They, by the recipe's number `image`.
-      chain: The spec string of all transforms.
-      field: The config field that has it, for messages.
+    Transforms of the chain that come before all randomness are part of reading one; `field` names the chain in
+    messages.
     """
 
     images: LabelledImages

@@ -77,11 +77,7 @@ class ImageSection(section.Section):
 
     @property
     def stated_shape(self) -> tuple[int, int, int]:
-        """(H, W, C) of the images before transforms; a side of 0 varies.
-
-        Raises:
-          UsageError: the config does not state it.
-        """
+        """(H, W, C) of the images before transforms, where 0 varies; raises UsageError where the config lacks it."""
         height, width, channels = map(int, section.needed("image_shape", self.image_shape).split("x"))
         return height, width, channels
 
@@ -110,11 +106,7 @@ class ImageData(ImageSection):
     COLUMNS: ClassVar[Mapping[str, str]] = {"image": "image_key", "label": "label_key"}
 
     def load(self) -> dict[str, ImageExamples]:
-        """Opens the images of all splits, by the names of `train.data.splits.PARTS`.
-
-        Raises:
-          UsageError: they cannot be read; see `train.data.encodings.images.load`.
-        """
+        """Opens the images of all splits, by the names of `splits.PARTS`; see `train.data.encodings.images.load`."""
         parts = images.load(self)
         for part in parts.values():
             section.check_stated("classes", self.classes, part.num_classes)
@@ -122,11 +114,7 @@ class ImageData(ImageSection):
         return {name: ImageExamples(self, part) for name, part in parts.items()}
 
     def blank(self) -> ImageExamples:
-        """Makes an example of one black image, which replaces any part in a dry run.
-
-        Raises:
-          UsageError: a size is not stated.
-        """
+        """Makes an example of one black image, for dry runs; raises UsageError where a size is not stated."""
         return ImageExamples(
             self, dataclasses.replace(self.black(), num_classes=section.needed("classes", self.classes))
         )

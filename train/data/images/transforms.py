@@ -52,13 +52,10 @@ _TRIALS = ((1, 1, 3), (40, 900, 3), (1200, 30, 3))
 
 @dataclasses.dataclass(frozen=True)
 class Transform(Checked):
-    """The base of all transforms; subclasses add options as fields.
+    """The base of all transforms; subclasses add options as fields, and say what they need.
 
-    Attributes:
-      random: Whether it draws.
-      bytes_only: Whether it needs uint8 and so has to come before `normalise`.
-      host_only: Whether it cannot run on a device.
-      name: The name in spec strings, such as `center_crop`.
+    Some draw, some need uint8 (`bytes_only`) and so come before `normalise`, some run on the host alone. Names in spec
+    strings are such as `center_crop`.
     """
 
     random: ClassVar[bool]
@@ -268,7 +265,7 @@ def _resized(image: UInt8[np.ndarray, "h w c"], to: tuple[int, int]) -> UInt8[np
 
 
 def _grey(pixels: Float[np.ndarray, "h w c"]) -> Float[np.ndarray, "h w 1"]:
-    """Weighs channels to the luma of RGB (ITU-R 601), or to their mean."""
+    # ITU-R 601's luma of RGB, or the mean
     weights = [0.299, 0.587, 0.114] if pixels.shape[2] == 3 else np.full(pixels.shape[2], 1 / pixels.shape[2])
     return (pixels @ np.asarray(weights, np.float32))[..., None]
 
@@ -281,11 +278,7 @@ def _blend(
 
 @functools.cache
 def parse(text: str) -> tuple[Transform, ...]:
-    """Reads a spec string; '' means no transforms.
-
-    Raises:
-      UsageError: unknown names or options, options missing or of the wrong kind, or a wrong order.
-    """
+    """Reads a spec string, '' for none; raises UsageError for unknown or wrong names and options, or a wrong order."""
     transforms = tuple(specs.build(item, TRANSFORMS, "image transform") for item in specs.parse(text))
     for transform in list(itertools.dropwhile(lambda transform: not isinstance(transform, Normalise), transforms))[1:]:
         if transform.bytes_only:
@@ -311,11 +304,7 @@ def parted(text: str) -> tuple[tuple[Transform, ...], tuple[Transform, ...]]:
 
 
 def output_shape(transforms: tuple[Transform, ...], image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Finds (H, W, C) after the transforms, by transforming an image of zeros.
-
-    Args:
-      transforms: The transforms, from `parse`.
-      image_shape: The shape of the images before; 0 is a size that varies, which is tried small and large.
+    """Finds (H, W, C) after the transforms, by transforming zeros; a size of 0 varies, and is tried small and large.
 
     Raises:
       UsageError: the shape after the transforms still varies, or a transform cannot take such images.

@@ -71,16 +71,10 @@ def is_prepared(source: str) -> bool:
 
 
 def open_split(data: Section, split: str) -> Rows:
-    """Opens a split of the source that a section of the config names.
+    """Opens a split, a plain name, of the source that a section of the config names, whose `COLUMNS` are read.
 
-    Args:
-      data: A section whose `source` was checked, with `revision`, `streaming` and `data_dir`. Its `COLUMNS` are read;
-        sources that come with the packages have columns of their own.
-      split: A plain name, no slice.
-
-    Raises:
-      UsageError: the source, split or a column does not exist, or cannot be read as it is; MissingSplitError where it
-        is the split alone.
+    Sources that come with the packages have columns of their own. Raises UsageError where the source, the split
+    (MissingSplitError) or a column does not exist, or cannot be read as it is.
     """
     columns = [DataColumn(role, f"data.{field}", getattr(data, field)) for role, field in data.COLUMNS.items()]
     kind = kind_of(data.source)

@@ -28,20 +28,13 @@ _NEAR = 5  # of the thousand names of languages, so many are shown
 
 @dataclasses.dataclass(frozen=True)
 class Dates(Checked):
-    """The languages and forms of the dates.
+    """The languages (Babel's names, such as `en` or `en_GB`) and CLDR's forms of the dates from a year to another.
 
     A source is `en de Thursday, February 1, 2024`: its own language and the target's, then the date in one of the
     forms, always with four digits of the year. Its target is the `full` form where the source has a weekday, else the
     `long` one: the source determines it. White space is plain spaces.
 
-    Each date occurs once, with the languages and the form that a hash of it chooses.
-
-    Attributes:
-      sources: Babel's names of the languages translated from, such as `en` or `en_GB`.
-      targets: Babel's names of the languages translated into; a language is never paired with itself.
-      forms: The forms of the source: CLDR's `full`, `long`, `medium`, `short`.
-      first: The first year, of four digits.
-      last: The last year.
+    Each date occurs once, with the languages and the form that a hash of it chooses; no language is paired with itself.
     """
 
     sources: Locales = ("en",)
@@ -113,7 +106,6 @@ def _write(date: datetime.date, locale: str, form: str) -> str:
 
 @functools.cache
 def _pattern(locale: str, form: str) -> tuple[babel.dates.DateTimePattern, babel.Locale]:
-    """Reads CLDR's pattern, with all digits of the year."""
     parsed = babel.Locale.parse(locale)
     pattern = parsed.date_formats[form]
     return babel.dates.DateTimePattern(pattern.pattern, re.sub(r"%\(y+\)s", "%(yyyy)s", pattern.format)), parsed

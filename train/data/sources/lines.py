@@ -34,15 +34,7 @@ def fingerprint(file: Path) -> str:
 
 
 def stamp(path: str, where: str) -> str:
-    """Writes a text that changes with a file's size and time, without reading it.
-
-    Args:
-      path: The file.
-      where: The row that names it, for the message.
-
-    Raises:
-      UsageError: there is no such file, or it is a folder or a device.
-    """
+    """Writes a text that changes with a file's size and time; raises UsageError where there is no such file."""
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):  # a pipe may never end

@@ -21,10 +21,9 @@ Placed = tuple[str, Mapping[str, Any]]  # a row's place, and its entries by the 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """One split of a source.
+    """One split of a source, which messages call by its name.
 
     Attributes:
-      name: Its name in messages, such as `train of hf:NAME`.
       content: A digest that differs whenever the rows differ.
       read: Starts reading rows; raises a UsageError on the way where a row cannot be read.
       class_names: The names of the classes in the source's order; () where the source names none.
@@ -44,13 +43,11 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class DataColumn:
-    """A column that the config names; `translation.de` is the entry `de` of the column `translation`.
+    """A column that a config field names; `translation.de` is the entry `de` of the column `translation`.
 
     Attributes:
       role: What it is read as: `text`, `source`, `target`, `label` or `image`. The name of a label or an image that is
         its role is a default, in place of which a source may take the only column of that kind.
-      field: The config field that names it, such as `data.text_column`.
-      name: The name of the column, such as `review`.
       classes: The names of the classes that the column numbers; () where it holds the names themselves.
     """
 
@@ -60,22 +57,14 @@ class DataColumn:
     classes: tuple[str, ...] = ()
 
     def require(self, row: Mapping[str, Any], where: str) -> Any:
-        """Finds this column's entry in a row, or in a mapping of all features.
-
-        Raises:
-          UsageError: there is no such column; it says `where`.
-        """
+        """Finds this column in a row, or among all features; raises UsageError, which says where, if it is missing."""
         try:
             return _get(row, self.name)
         except KeyError as error:
             raise unknown(f"{self.field} for {where}", self.name, _names(row)) from error
 
     def value(self, row: Mapping[str, Any], where: str) -> str | bytes:
-        """Reads the text, the class's name or the image in this column of a row.
-
-        Raises:
-          UsageError: there is no such column, or it has no text, half a surrogate pair, no class or no image.
-        """
+        """Reads the text, the class's name or the image of a row; raises UsageError where there is none in it."""
         value = self.require(row, where)
         if self.role == "image":
             return self._image(value, where)

@@ -20,15 +20,10 @@ KINDS = (".txt", ".csv", ".tsv", ".parquet", ".jsonl")
 
 
 def read(file: Path, columns: Sequence[DataColumn]) -> Iterator[Placed]:
-    """Yields the rows, each with its place, for messages.
+    """Yields the rows of a file of one of KINDS, each with its place, for messages; raises UsageError on the way.
 
-    Args:
-      file: A file of one of KINDS.
-      columns: What is wanted. Plain text has one column of any name, the line with its end; two columns are parted by
-        tabs, and their names are numbers from '1' on. Tables give all of their columns.
-
-    Raises:
-      UsageError: the file breaks the rules of its kind; raised on reaching the place.
+    Plain text has one column of any name, the line with its end; two columns are parted by tabs, and their names are
+    numbers from '1' on. Tables give all of their columns.
     """
     if lines.suffix(file) == ".txt":
         rows = _lines(file, *columns) if len(columns) == 1 else _tabbed(file, columns)

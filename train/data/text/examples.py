@@ -20,27 +20,21 @@ _MASKED, _RANDOM = 0.8, 0.1  # of the chosen tokens; the rest stay as they are
 
 @dataclasses.dataclass(frozen=True)
 class TextExamples(Examples):
-    """The base of examples with texts, which are cut from the columns of a `TokenisedSplit`.
-
-    Attributes:
-      tokenisers: The tokeniser of each column.
-    """
+    """The base of examples with texts, cut from the columns of a `TokenisedSplit`, each with its tokeniser."""
 
     tokenisers: Mapping[str, Tokeniser]
 
     @property
-    def texts(self) -> Mapping[str, Ids]:
-        """All texts of the part, end to end, by the names of their columns."""
+    def _texts(self) -> Mapping[str, Ids]:
         return {name: column.ids for name, column in self.split.columns.items()}
 
     @property
-    def widths(self) -> Mapping[str, int]:
-        """How many tokens of each column an example has."""
+    def _widths(self) -> Mapping[str, int]:
         return {"text": self.data.context}
 
     def materials(self, training: bool) -> list[Material]:
         """Lists the texts; see `Examples`."""
-        return [Passages(name, ids, self.widths[name]) for name, ids in self.texts.items()]
+        return [Passages(name, ids, self._widths[name]) for name, ids in self._texts.items()]
 
     @property
     def _special(self) -> Mapping[str, int]:
@@ -57,7 +51,7 @@ class _Windows(TextExamples):
     ahead: ClassVar[int] = 0  # how many tokens after a window are needed
 
     def __len__(self) -> int:
-        return per_epoch(self._tokens, self.width)
+        return per_epoch(self._tokens, self._width)
 
     @property
     def eval_length(self) -> int:
@@ -65,29 +59,25 @@ class _Windows(TextExamples):
         return len(self._strides["index"])
 
     @property
-    def width(self) -> int:
-        """The text's tokens in a window."""
+    def _width(self) -> int:
         return self.data.context
 
     @property
-    def stride(self) -> int:
-        """The distance between windows of evaluation."""
-        return self.width
+    def _stride(self) -> int:
+        return self._width
 
     @property
-    def texts(self) -> dict[str, Ids]:
-        """All documents of the split, end to end."""
+    def _texts(self) -> dict[str, Ids]:
         return {"text": self.split.ids}
 
     @property
-    def widths(self) -> dict[str, int]:
-        """The tokens of a window, and those after it."""
-        return {"text": self.width + self.ahead}
+    def _widths(self) -> dict[str, int]:
+        return {"text": self._width + self.ahead}
 
     def epoch(self, seed: int, number: int) -> Recipes:
         """Cuts and orders an epoch's windows; see `Examples`."""
         order = draws.permutation(len(self), draws.ORDER, seed, number)
-        starts = shifted(self._tokens, self.width, seed, number)[order]
+        starts = shifted(self._tokens, self._width, seed, number)[order]
         return {"index": starts, "text_start": starts}
 
     def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
@@ -96,7 +86,7 @@ class _Windows(TextExamples):
 
     @functools.cached_property
     def _strides(self) -> Recipes:
-        starts, lengths, repeated = strides(self._tokens, self.width, self.stride)
+        starts, lengths, repeated = strides(self._tokens, self._width, self._stride)
         return {"index": starts, "text_start": starts, "text_length": lengths, "repeated": repeated}
 
     @property
@@ -116,38 +106,32 @@ class NextToken(_Windows):
     ahead = 1  # the last target
 
     @property
-    def stride(self) -> int:
-        """The distance between windows of evaluation."""
-        return self.data.eval_stride or self.width
+    def _stride(self) -> int:
+        return self.data.eval_stride or self._width
 
     def training(self, raw: Raw, recipe: Recipe, draw: Draws) -> Example:
         """Makes a training example; see `Examples`."""
-        weight = draws.namespace(recipe["index"]).ones(self.width, np.float32)
+        weight = draws.namespace(recipe["index"]).ones(self._width, np.float32)
         return {"tokens": raw["text"][:-1], "targets": raw["text"][1:], "weight": weight, "index": recipe["index"]}
 
     def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
         """Makes an example of evaluation; see `Examples`."""
-        xp, place, length = draws.namespace(recipe["index"]), np.arange(self.width), recipe["text_length"]
+        xp, place, length = draws.namespace(recipe["index"]), np.arange(self._width), recipe["text_length"]
         return {
             "tokens": padded(raw["text"][:-1], length, self._pad),
             "targets": padded(raw["text"][1:], length, self._pad),
             "index": recipe["index"],
             "weight": ((place >= recipe["repeated"]) & (place < length)).astype(np.float32),
-            "window_weight": xp.where(length == self.width, xp.ones(self.width, np.float32), np.float32(0)),
+            "window_weight": xp.where(length == self._width, xp.ones(self._width, np.float32), np.float32(0)),
         }
 
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """BERT's corruption (Devlin et al. 2019, §3.1).
+    """BERT's corruption (Devlin et al. 2019, §3.1) of ids 0 … size - 1.
 
-    It chooses tokens and replaces 80 % of them by the mask, 10 % by any ordinary token; 10 % stay.
-
-    Attributes:
-      rate: The probability that a token is chosen. In a window where none was, one is.
-      size: Ids are 0 … size - 1.
-      special: Ids that are never chosen, and that never replace a token at random.
-      mask: The id of the mask.
+    It chooses tokens with probability `rate`, one at least of a window, and replaces 80 % of them by the mask and 10 %
+    by any ordinary token; 10 % stay. Special ids are never chosen, and never replace a token at random.
     """
 
     rate: float
@@ -157,11 +141,7 @@ class Masking:
 
     @classmethod
     def of(cls, tokeniser: Tokeniser, rate: float) -> "Masking":
-        """Masks a tokeniser's ids.
-
-        Raises:
-          UsageError: the tokeniser has no mask token.
-        """
+        """Masks a tokeniser's ids; raises UsageError where the tokeniser has no mask token."""
         if "mask" not in tokeniser.special:
             raise UsageError(
                 "A masked language model needs a tokeniser with a mask token, but data.tokeniser has only "
@@ -181,7 +161,6 @@ class Masking:
         return xp.where(chosen & (fate < threshold(_MASKED + _RANDOM)), changed, ids), chosen
 
     def _ordinary(self, draw: Draws, count: int) -> Int32[np.ndarray, " count"]:
-        """Draws ids uniformly from all but the special ones."""
         drawn = draw.integer(self.size - len(self.special), count)
         for special in self.special:  # ascending, so that each shift lands where the ones before left room
             drawn = drawn + (drawn >= special).astype(np.int32)
@@ -197,13 +176,12 @@ class MaskedTokens(_Windows):
     """
 
     @property
-    def width(self) -> int:
-        """The text's tokens in a window, without start and end."""
+    def _width(self) -> int:
         return self.data.context - len(self._marks)
 
     def training(self, raw: Raw, recipe: Recipe, draw: Draws) -> Example:
         """Makes a training example; see `Examples`."""
-        return self._masked(raw["text"], self.width, recipe, draw)
+        return self._masked(raw["text"], self._width, recipe, draw)
 
     def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
         """Makes an example of evaluation, whose masks are the same in every run."""
@@ -231,7 +209,6 @@ class MaskedTokens(_Windows):
 
     @functools.cached_property
     def _marks(self) -> Int32[np.ndarray, " marks"]:
-        """The start and the end token, or none where the tokeniser has not both."""
         special = self._special
         return np.array([special["start"], special["end"]] if {"start", "end"} <= special.keys() else [], np.int32)
 

@@ -20,10 +20,9 @@ from train.data.text.examples import Labelled, MaskedTokens, Masking, NextToken,
 class CachedTextSection(section.Section):
     """The base of all sections of text, which may come from the hub and is tokenised once.
 
-    Attributes:
-      learned: From the field of each tokeniser to the columns that it encodes, and learns from where it needs to.
-      sliced_by: What slices keep together, a role of a column; `text` keeps the order, and `label` nothing.
-      lengths: The tokens of each column of one blank row.
+    `learned` leads from the field of each tokeniser to the columns that it encodes, and learns from where it needs to.
+    `sliced_by` is what slices keep together, the role of a column; `text` keeps the order, and `label` nothing.
+    `lengths` are the tokens of each column of one blank row.
     """
 
     workers: int = field(0, "Processes that prepare batches; a thread is fast enough for text.")
@@ -43,11 +42,7 @@ class CachedTextSection(section.Section):
     EXAMPLES: ClassVar[type[TextExamples]]
 
     def load(self) -> Corpus:
-        """Loads the corpus; see `train.data.encodings.corpus.load`.
-
-        Raises:
-          UsageError: that raises it, or the corpus does not fit what the section asks for.
-        """
+        """Loads the corpus; raises UsageError where it cannot be read, or is not what the section asks for."""
         return load(self)
 
     def examples(self, corpus: Corpus) -> dict[str, TextExamples]:
@@ -55,11 +50,7 @@ class CachedTextSection(section.Section):
         return {part: self.EXAMPLES(self, split, corpus.tokenisers) for part, split in corpus.splits.items()}
 
     def blank(self) -> Corpus:
-        """Makes a row of zeros, which replaces the corpus in a dry run.
-
-        Raises:
-          UsageError: a size is not stated.
-        """
+        """Makes a corpus of one row of zeros, for dry runs; raises UsageError where a size is not stated."""
         blank = {c: self._blank_tokeniser(field) for field, columns in self.learned.items() for c in columns}
         one = np.ones(1, np.int32)
         texts = {
@@ -70,7 +61,6 @@ class CachedTextSection(section.Section):
         return Corpus(blank, dict.fromkeys(PARTS, split))
 
     def _blank_tokeniser(self, field: str) -> section.BlankTokeniser:
-        """Takes the size that the config states or, where it does not, that in the tokeniser's spec string."""
         vocabulary = field.replace("tokeniser", "vocabulary")
         size = getattr(self, vocabulary) or tokenisers.stated_size(getattr(self, field))
         return section.BlankTokeniser(section.needed(vocabulary, size))
@@ -115,11 +105,7 @@ class UnlabelledTextData(CommonTextData):
     end_token: bool = field(False, "Whether each document is followed by the tokeniser's end token.")
 
     def load(self) -> Corpus:
-        """Loads the corpus; see `train.data.encodings.corpus.load`.
-
-        Raises:
-          UsageError: that raises it, the training split is shorter than a window, or another is empty.
-        """
+        """Loads the corpus; raises UsageError also where the training split is shorter than a window."""
         corpus = super().load()
         least = 1 + self.EXAMPLES.ahead
         lengths = {part: len(text.ids) for part, text in corpus.splits.items()}
@@ -169,11 +155,7 @@ class MaskedTextData(UnlabelledTextData):
     EXAMPLES = MaskedTokens
 
     def load(self) -> Corpus:
-        """Loads the corpus.
-
-        Raises:
-          UsageError: the base raises it, or the tokeniser has no mask.
-        """
+        """Loads the corpus; raises UsageError also where the tokeniser has no mask."""
         corpus = super().load()
         Masking.of(corpus.tokeniser, self.mask_rate)
         return corpus
@@ -199,11 +181,7 @@ class LabelledTextData(CommonTextData):
             raise UsageError("data.label_column must name the column of the class, but it is empty.")
 
     def load(self) -> Corpus:
-        """Loads the corpus, with class names; see `train.data.encodings.corpus.load`.
-
-        Raises:
-          UsageError: that raises it, classes differ between splits, or there is only one.
-        """
+        """Loads the corpus; raises UsageError also where classes differ between splits, or there is one."""
         corpus = with_classes(super().load())
         if len(corpus.class_names) < 2:
             raise UsageError(

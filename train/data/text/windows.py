@@ -16,12 +16,9 @@ Starts = Int64[np.ndarray, " windows"]
 
 @dataclasses.dataclass(frozen=True)
 class Passages(Material):
-    """Passages of a text, as wide as each other, from the recipe's token `NAME_start` on.
+    """Passages of `width` tokens of a text, from the recipe's token `NAME_start` on; after its end come zeros.
 
-    Attributes:
-      name: The name of the text.
-      ids: All of it; after its end come zeros.
-      width: The tokens of a passage; what comes after a recipe's `NAME_length` belongs to others.
+    What comes after a recipe's `NAME_length` belongs to others.
     """
 
     name: str

@@ -50,15 +50,10 @@ def stated_size(spec: str) -> int:
 
 
 def make(spec: str, texts: Iterable[str] = (), field: str = "data.tokeniser") -> Tokeniser:
-    """Makes the tokeniser that a spec string names.
-
-    Args:
-      spec: See the module.
-      texts: The texts that it is trained on where `needs_fitting`; they may be read twice.
-      field: The config field that has the spec, for messages.
+    """Makes the tokeniser that a spec string names, trained on texts, perhaps read twice, where `needs_fitting`.
 
     Raises:
-      UsageError: the spec is not valid, or a file, hub name or package is missing.
+      UsageError: the spec is not valid, or a file, hub name or package is missing; it names the config's field.
     """
     check(spec, field)
     kind, _, place = spec.partition(":")
@@ -74,11 +69,7 @@ def make(spec: str, texts: Iterable[str] = (), field: str = "data.tokeniser") ->
 
 
 def loads(text: str) -> Tokeniser:
-    """Restores the tokeniser that `dumps`, or the package `tokenizers`, wrote.
-
-    Raises:
-      UsageError: the text is not a tokeniser.
-    """
+    """Restores the tokeniser that `dumps`, or the package `tokenizers`, wrote; raises UsageError for other texts."""
     content = parse_json(text, "The tokeniser", "write one with dumps, or with the package tokenizers")
     match content:
         case {"model": _}:

@@ -12,10 +12,8 @@ Ids = Int32[np.ndarray, " n"]
 class Tokeniser:
     """The base of every tokeniser. A subclass defines `encode_batch`, `decode` and `dumps`.
 
-    Attributes:
-      size: Ids are 0 … size - 1.
-      special: Ids by name, those there are of: pad, unknown, mask, start, end. Text never turns into pad, mask, start
-        or end.
+    Ids are 0 … size - 1. Some are special: pad, unknown, mask, start, end, those there are. Text never turns into pad,
+    mask, start or end.
     """
 
     size: int

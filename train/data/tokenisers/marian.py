@@ -25,16 +25,12 @@ SPACE = "\u2581"  # stands for a space in pieces
 
 
 class MarianTokeniser(Tokeniser):
-    """The tokeniser of one side of a Marian model; see `train.data.tokenisers.Tokeniser`.
+    """The tokeniser of one side of a Marian model: its sentencepiece model, and the ids of its pieces.
 
     Ids are those of transformers' MarianTokenizer without the last, `</s>`: text is normalised by sentencepiece alone,
     not by Moses' rules for punctuation. A text may begin with a language, `>>fr<<`, which is one token. As there,
     nothing is decoded of unknown pieces. Text that reads like a special token is encoded as the text it is, though.
     `normalise` changes nothing, since published scores use the references as they are written.
-
-    Attributes:
-      spm: The sentencepiece model.
-      vocabulary: Ids of its pieces.
     """
 
     def __init__(self, spm: bytes, vocabulary: Mapping[str, int]):
@@ -93,7 +89,7 @@ def read(place: str) -> MarianTokeniser:
     """Loads the tokeniser of one side of a published model, whose pieces' ids are in `vocab.json` beside it.
 
     Raises:
-      UsageError: the place is none that `check` takes, or the files are missing, cannot be fetched or are damaged.
+      UsageError: the files are missing, cannot be fetched or are damaged.
     """
     check(place)
     source, _, file = place.rpartition("/")

@@ -29,10 +29,7 @@ _SPACES, _PUNCTUATION = r"[\s\x1c-\x1f]+", r"[!-/:-@\[-`{-~]"
 
 
 class SubwordTokeniser(Tokeniser):
-    """A tokeniser of the package `tokenizers`; see `train.data.tokenisers.Tokeniser`.
-
-    Text that happens to read like a special token is encoded as the text it is.
-    """
+    """A tokeniser of the package `tokenizers`. Text that reads like a special token is encoded as it is."""
 
     def __init__(self, text: str):
         """Reads the package's JSON; raises UsageError where the package cannot."""
@@ -94,14 +91,8 @@ def fit_words(
 ) -> SubwordTokeniser:
     """Trains a tokeniser of the most frequent words between white space, as Keras' TextVectorization.
 
-    Id 0 pads, and id 1 is an unknown word. Words of equal frequency are taken in alphabetical order.
-
-    Args:
-      texts: The texts whose words are counted.
-      size: The number of ids, special ones included; 0 takes every word.
-      lower: Whether text is lower-cased first.
-      strip: Whether ASCII punctuation is deleted first.
-      marks: Whether there are mask, start and end, ids 2 to 4.
+    Id 0 pads, and id 1 is an unknown word; with `marks`, ids 2 to 4 are mask, start and end. Words of equal frequency
+    are taken in alphabetical order. Text may be lower-cased, and stripped of ASCII punctuation, first.
     """
     steps = [normalizers.Lowercase()] if lower else []
     steps += [normalizers.Replace(Regex(_PUNCTUATION), "")] if strip else []
@@ -150,11 +141,7 @@ def fit_wordpiece(texts: Iterable[str], size: Annotated[int, at_least(6)], lower
 
 
 def from_hub(name: str, field: str) -> SubwordTokeniser:
-    """Loads the `tokenizer.json` of a hub repository, `NAME` or `NAME@REVISION`; a copy fetched before is used.
-
-    Raises:
-      UsageError: the file cannot be fetched; it names the config's field.
-    """
+    """Loads the `tokenizer.json` of a hub repository, `NAME` or `NAME@REVISION`; a copy fetched before is used."""
     repository, _, revision = name.partition("@")
     hub = packages.hub("huggingface_hub")
     fetch = functools.partial(hub.hf_hub_download, repository, "tokenizer.json", revision=revision or None)
