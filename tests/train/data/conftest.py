@@ -1,3 +1,4 @@
+import dataclasses
 import os
 from pathlib import Path
 
@@ -5,10 +6,43 @@ import numpy as np
 import pytest
 
 from tests.train.data.streams import labelled
+from train.data.captions import CaptionData
 from train.data.encodings.images import LabelledImages
+from train.data.images.examples import ImageExamples
 from train.data.images.section import ImageData
+from train.data.pairs import TranslationData
+from train.data.text.section import LabelledTextData, MaskedTextData, TextData
 
 DEFAULTS = ImageData(batch_size=8, eval_batch_size=8, classes=0, image_shape="")
+MIXED = {"train_transforms": "pad_crop(padding=2)|flip|normalise(mean=0.5, std=0.25)", "mixup": 0.4}
+IMAGES = {
+    "plain images": {},
+    "augmented images": {
+        "train_transforms": "pad_crop(padding=2)|flip(p=0.3)|normalise(mean=0.3, std=(0.2, 0.3, 0.7))",
+        "eval_transforms": "normalise(mean=0.3, std=0.7)",
+    },
+    "images that are resized first": {
+        "train_transforms": "resize(size=9)|pad_crop|flip",
+        "eval_transforms": "resize(size=12)|center_crop(size=9)",
+    },
+    "images that are padded last": {
+        "train_transforms": "normalise(mean=0.4, std=0.3)|flip|pad(to=11)|pad_crop|center_crop(size=7)",
+        "eval_transforms": "normalise(mean=0.4, std=0.3)|pad(to=11)|center_crop(size=7)",
+    },
+    "mixed images": MIXED,
+}
+SECTIONS = {
+    "mixed digits": (ImageData, MIXED),
+    "next tokens": (TextData, {}),
+    "next tokens of overlapping windows": (TextData, {"eval_stride": 5}),
+    "masked tokens": (MaskedTextData, {"mask_rate": 0.3}),
+    "masked tokens without marks": (MaskedTextData, {"tokeniser": "wordpiece(size=80)", "context": 7}),
+    "first tokens of documents": (LabelledTextData, {"keep": "first"}),
+    "last tokens of documents": (LabelledTextData, {"keep": "last"}),
+    "pairs": (TranslationData, {}),
+    "pairs in buckets": (TranslationData, {"buckets": "12,20"}),
+    "captions": (CaptionData, {"train_transforms": "pad_crop|normalise(mean=0.5, std=0.5)"}),
+}
 
 
 @pytest.fixture
@@ -57,3 +91,32 @@ def folder(tmp_path) -> Path:
     (place / "valid.txt").write_text("Seven words are in this second line.\n\nÄöü!\n")
     (place / "test.txt").write_text("The end.\n")
     return place
+
+
+@pytest.fixture
+def make_examples(photos, defaults, text_fields, folder, tmp_path):
+    """The training and the test examples of one of IMAGES or SECTIONS, with changes to its section."""
+    rows = [f"{'word ' * (n % 7)}last{n}\tlabel {'of ' * (n % 5)}it\t{n % 3}" for n in range(31)]
+    (tmp_path / "table.tsv").write_text("text\ttarget\tn\n" + "\n".join(rows) + "\n")
+    table = {"source": f"file:{tmp_path}/table.tsv"} | {f"{p}_split": "train" for p in ("train", "validation", "test")}
+    table |= {"cache_dir": text_fields["cache_dir"], "batch_size": 4, "eval_batch_size": 4}
+    text = text_fields | {"source": f"file:{folder}", "test_split": "valid"}
+    fields = {
+        ImageData: {},
+        TextData: text,
+        MaskedTextData: text,
+        LabelledTextData: table | {"label_column": "n", "context": 3, "tokeniser": "words"},
+        TranslationData: table | {"source_column": "text", "source_length": 50, "target_length": 30},
+        CaptionData: {"cache_dir": text_fields["cache_dir"], "eval_batch_size": 300},
+    }
+
+    def make(kind, **changes):
+        if kind in IMAGES:
+            return (ImageExamples(dataclasses.replace(defaults, **IMAGES[kind] | changes), photos),) * 2
+        section, given = SECTIONS[kind]
+        data = section(**fields[section] | given | changes)
+        loaded = data.load()
+        examples = data.examples(loaded) if hasattr(data, "examples") else loaded
+        return examples["train"], examples["test"]
+
+    return make

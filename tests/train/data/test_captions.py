@@ -3,12 +3,10 @@
 import csv
 import dataclasses
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from attention import UsageError
-from tests.train.data.streams import take
 from train.data.captions import CaptionData
 
 
@@ -69,15 +67,6 @@ def test_slices_keep_the_captions_of_an_image_together_and_images_stay_with_them
     assert not seen["train"] & seen["test"]
     assert not seen["train"] & seen["validation"]
     assert sum(examples[part].too_long for part in examples) == sum(6 + n + 1 > 16 for n in range(12))
-
-
-def test_training_is_shuffled_and_augmented_alike_each_time():
-    data = CaptionData(train_transforms="pad_crop(padding=2)", batch_size=8)
-    corpus = data.load()
-    captions = data.examples(corpus)["train"]
-    first, again = (take(captions.train_batches(3), 2) for _ in range(2))
-    np.testing.assert_array_equal(first[1]["image"], again[1]["image"])
-    assert sorted(first[0]["index"]) != list(range(8))
 
 
 @pytest.mark.parametrize(

@@ -6,68 +6,16 @@ import jax
 import numpy as np
 import pytest
 
+from tests.train.data.conftest import IMAGES, SECTIONS
 from tests.train.data.streams import labelled, take
-from train.data.captions import CaptionData
 from train.data.device import Resident, ResidentEvaluation, why_host
 from train.data.encodings.images import LabelledImages
 from train.data.images.examples import ImageExamples
 from train.data.images.section import ImageData
-from train.data.pairs import TranslationData
-from train.data.text.section import LabelledTextData, MaskedTextData, TextData
 
 LIMIT = 2**30
 SEEDS = (0, 2**32 - 7)
-CHAINS = {
-    "plain images": ("", ""),
-    "augmented images": (
-        "pad_crop(padding=2)|flip(p=0.3)|normalise(mean=0.3, std=(0.2, 0.3, 0.7))",
-        "normalise(mean=0.3, std=0.7)",
-    ),
-    "images that are resized first": ("resize(size=9)|pad_crop|flip", "resize(size=12)|center_crop(size=9)"),
-    "images that are padded last": (
-        "normalise(mean=0.4, std=0.3)|flip|pad(to=11)|pad_crop|center_crop(size=7)",
-        "normalise(mean=0.4, std=0.3)|pad(to=11)|center_crop(size=7)",
-    ),
-}
-SECTIONS = {
-    "next tokens": (TextData, {}),
-    "next tokens of overlapping windows": (TextData, {"eval_stride": 5}),
-    "masked tokens": (MaskedTextData, {"mask_rate": 0.3}),
-    "masked tokens without marks": (MaskedTextData, {"tokeniser": "wordpiece(size=80)", "context": 7}),
-    "first tokens of documents": (LabelledTextData, {"keep": "first"}),
-    "last tokens of documents": (LabelledTextData, {"keep": "last"}),
-    "pairs": (TranslationData, {}),
-    "captions": (CaptionData, {"train_transforms": "pad_crop|normalise(mean=0.5, std=0.5)"}),
-}
-KINDS = (*CHAINS, *SECTIONS)
-
-
-@pytest.fixture
-def make(photos, defaults, text_fields, folder, tmp_path):
-    """The training and the test examples of a kind."""
-    rows = [f"{'word ' * (n % 7)}last{n}\tlabel {'of ' * (n % 5)}it\t{n % 3}" for n in range(31)]
-    (tmp_path / "table.tsv").write_text("text\ttarget\tn\n" + "\n".join(rows) + "\n")
-    table = {"source": f"file:{tmp_path}/table.tsv"} | {f"{p}_split": "train" for p in ("train", "validation", "test")}
-    table |= {"cache_dir": text_fields["cache_dir"], "batch_size": 4, "eval_batch_size": 4}
-    fields = {
-        TextData: text_fields | {"source": f"file:{folder}"},
-        MaskedTextData: text_fields | {"source": f"file:{folder}"},
-        LabelledTextData: table | {"label_column": "n", "context": 3, "tokeniser": "words"},
-        TranslationData: table | {"source_column": "text", "source_length": 50, "target_length": 30},
-        CaptionData: {"cache_dir": text_fields["cache_dir"], "eval_batch_size": 300},
-    }
-
-    def make(kind, **changes):
-        if kind in CHAINS:
-            chain, evaluation = CHAINS[kind]
-            data = dataclasses.replace(defaults, train_transforms=chain, eval_transforms=evaluation, **changes)
-            return (ImageExamples(data, photos),) * 2
-        section, given = SECTIONS[kind]
-        data = section(**fields[section] | given | changes)
-        examples = data.examples(data.load())
-        return examples["train"], examples["test"]
-
-    return make
+KINDS = [kind for kind in (*IMAGES, *SECTIONS) if kind not in ("mixed images", "mixed digits", "pairs in buckets")]
 
 
 def assert_bits(host, device):
@@ -93,8 +41,8 @@ def at(rows, step):
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestBatches:
-    def test_training_over_epochs_for_all_seeds_in_one_program(self, make, kind):
-        examples, _ = make(kind)
+    def test_training_over_epochs_for_all_seeds_in_one_program(self, make_examples, kind):
+        examples, _ = make_examples(kind)
         resident = Resident(examples)
         assert why_host(examples, LIMIT) == ""
         first, steps = max(0, examples.epoch_length // examples.data.batch_size - 4), 12
@@ -108,8 +56,8 @@ class TestBatches:
                 for replica, host in enumerate(hosts):
                     assert_bits(host[step], at(found, replica))
 
-    def test_evaluation(self, make, kind):
-        _, examples = make(kind)
+    def test_evaluation(self, make_examples, kind):
+        _, examples = make_examples(kind)
         resident = ResidentEvaluation(examples)
         arrays, batch = jax.device_put(resident.arrays), jax.jit(resident.batch)
         for process, processes in ((0, 1), (1, 2)):
@@ -120,8 +68,8 @@ class TestBatches:
                 assert_bits(host, batch(arrays, at(feed, step)))
 
     @pytest.mark.parametrize("cls", [Resident, ResidentEvaluation])
-    def test_sizes_are_known_before_anything_is_read(self, make, kind, cls):
-        resident = cls(make(kind)[0])
+    def test_sizes_are_known_before_anything_is_read(self, make_examples, kind, cls):
+        resident = cls(make_examples(kind)[0])
         arrays = resident.arrays
         assert {name: (of.shape, of.dtype) for name, of in arrays.items()} == {
             name: (of.shape, of.dtype) for name, of in resident.shapes.items()
@@ -129,9 +77,9 @@ class TestBatches:
         assert resident.nbytes == sum(of.nbytes for of in arrays.values())
 
 
-def test_one_program_makes_the_batches_of_many_steps(make):
+def test_one_program_makes_the_batches_of_many_steps(make_examples):
     """With a scan over the rows, as the loop has it, and from a position beyond 2**32."""
-    examples, _ = make("augmented images")
+    examples, _ = make_examples("augmented images")
     resident = Resident(examples)
     first = 2**33 // examples.data.batch_size - 2
     feed = resident.feed(5, first, 6)
@@ -145,17 +93,17 @@ def test_one_program_makes_the_batches_of_many_steps(make):
         assert_bits(host, at(found, step))
 
 
-def test_a_feed_goes_on_where_another_ended(make):
-    resident = Resident(make("next tokens")[0])
+def test_a_feed_goes_on_where_another_ended(make_examples):
+    resident = Resident(make_examples("next tokens")[0])
     whole, parts = resident.feed(3, 0, 20), [resident.feed(3, 0, 13), resident.feed(3, 13, 7)]
     for name, of in whole.items():
         np.testing.assert_array_equal(of, np.concatenate([part[name] for part in parts]))
         assert of.dtype in (np.int32, np.uint32)
 
 
-def test_a_feed_is_cheap(make):
+def test_a_feed_is_cheap(make_examples):
     """It reads nothing: rows are taken out of the epoch, which is ordered once."""
-    examples, _ = make("augmented images")
+    examples, _ = make_examples("augmented images")
     resident, ordered = Resident(examples), []
     resident.feed(0, 0, 2)
     object.__setattr__(examples, "epoch", lambda *of: ordered.append(of))
@@ -190,8 +138,8 @@ class TestWhyHost:
         assert why_host(examples, 21 * (90 + 4)) == ""
         assert why_host(examples, 21 * (90 + 4) - 1) == "they take 1,974 bytes, more than the 1,973 that may be held"
 
-    def test_buckets(self, make):
-        assert why_host(make("pairs", buckets="20")[0], LIMIT) == "batches of data.buckets differ in length"
+    def test_buckets(self, make_examples):
+        assert why_host(make_examples("pairs in buckets")[0], LIMIT) == "batches of data.buckets differ in length"
 
 
 def test_a_device_holds_what_a_dry_run_stands_for():

@@ -1,13 +1,9 @@
 import dataclasses
-import hashlib
 import itertools
-import json
 
 import numpy as np
 import pytest
 
-from attention.errors import UsageError
-from tests.sizes import more
 from tests.train.data.streams import assert_same, eval_batches, stream, take, train_batches
 from train.data.text.section import LabelledTextData, MaskedTextData, TextData
 
@@ -159,96 +155,3 @@ class TestLabelled:
         [batch] = eval_batches(examples["test"], data)
         assert batch["length"][np.argsort(batch["index"][:2])].tolist() == [0, 1]
         assert batch["weight"].tolist() == [1, 1, 0, 0]
-
-    def test_every_epoch_is_a_permutation(self, make):
-        data, examples = make("labelled", batch_size=5)
-        epochs = stream(train_batches(examples["train"], data, seed=1), 18)["index"].reshape(3, 30)
-        assert len({tuple(epoch) for epoch in epochs}) == 3
-        assert all(sorted(epoch) == list(range(30)) for epoch in epochs)
-
-
-@pytest.mark.parametrize("kind", CHOICES)
-class TestSameStream:
-    """An example is a function of (seed, position), whoever makes it."""
-
-    def test_batches_processes_and_workers_do_not_show(self, make, kind):
-        data, examples = make(kind, batch_size=8)
-        expected = stream(train_batches(examples["train"], data, seed=5), 6)
-        assert_same(expected, stream(train_batches(examples["train"], data, seed=5), 6))
-        small = dataclasses.replace(data, batch_size=2)
-        assert_same(expected, stream(train_batches(examples["train"], small, seed=5), 24))
-        shares = [take(train_batches(examples["train"], data, 5, k, 4), 6) for k in range(4)]
-        blocks = [share[step] for step in range(6) for share in shares]
-        assert_same(expected, {key: np.concatenate([block[key] for block in blocks]) for key in expected})
-
-    def test_seeds_differ(self, make, kind):
-        data, examples = make(kind)
-        streams = [stream(train_batches(examples["train"], data, seed), 8) for seed in range(3)]
-        assert len({out["index"].tobytes() for out in streams}) == 3
-
-    def test_processes_share_evaluation(self, make, kind):
-        data, examples = make(kind)
-        whole = stream(eval_batches(examples["validation"], data), 99)
-        shares = [list(eval_batches(examples["validation"], data, k, 2)) for k in range(2)]
-        blocks = [share[step] for step in range(len(shares[0])) for share in shares]
-        assert_same(whole, {key: np.concatenate([block[key] for block in blocks]) for key in whole})
-
-    def test_a_fresh_iterator_goes_on_where_the_state_was_taken(self, make, kind):
-        data, examples = make(kind)
-        whole = take(train_batches(examples["train"], data, seed=7), 9)
-        stopped = train_batches(examples["train"], data, seed=7)
-        for _ in range(4):
-            next(stopped)
-        state = json.loads(json.dumps(stopped.get_state()))
-        stopped.close()
-        fresh = train_batches(examples["train"], data, seed=7)
-        fresh.set_state(state)
-        for expected, batch in zip(whole[4:], take(fresh, 5), strict=True):
-            assert_same(expected, batch)
-
-    def test_the_batch_must_divide_among_processes(self, make, kind):
-        data, examples = make(kind)
-        with pytest.raises(UsageError, match=r"data.batch_size = 4 does not divide among 3 processes"):
-            train_batches(examples["train"], data, 0, 0, 3)
-
-
-@pytest.mark.more
-def test_workers(make):
-    data, examples = make("masked")
-    expected = stream(train_batches(examples["train"], data, seed=5), 4)
-    working = dataclasses.replace(data, workers=2)
-    assert_same(expected, stream(train_batches(examples["train"], working, seed=5), 4))
-    evaluated = stream(eval_batches(examples["validation"], data), 99)
-    assert_same(evaluated, stream(eval_batches(examples["validation"], working), 99))
-
-
-RESUME = """
-import hashlib, itertools, json, sys
-from train.data.text.section import MaskedTextData
-options, state = json.loads(sys.argv[1])
-data = MaskedTextData(**options)
-batches = data.examples(data.load())["train"].train_batches(seed=7)
-batches.set_state(state)
-digest = hashlib.sha256()
-for batch in itertools.islice(batches, 3):
-    for key in sorted(batch):
-        digest.update(batch[key].tobytes())
-batches.close()
-print(digest.hexdigest())
-"""
-
-
-@pytest.mark.parametrize("tokeniser", ["bpe(size=300)", more("wordpiece(size=90)")])
-def test_a_fresh_process_with_an_empty_cache_goes_on_bit_by_bit(make, run_python, tmp_path, tokeniser):
-    """Subwords are trained again there, so training them must not depend on chance."""
-    data, examples = make("masked", tokeniser=tokeniser)
-    batches = train_batches(examples["train"], data, seed=7)
-    next(batches)
-    next(batches)
-    state = batches.get_state()
-    expected = hashlib.sha256()
-    for batch in take(batches, 3):
-        for key in sorted(batch):
-            expected.update(batch[key].tobytes())
-    options = dataclasses.asdict(data) | {"cache_dir": str(tmp_path / "other")}
-    assert run_python("-c", RESUME, json.dumps([options, state])).stdout.strip() == expected.hexdigest()

@@ -1,0 +1,261 @@
+"""The stream of every kind of examples: a function of seed and position, whoever makes it and wherever it goes on."""
+
+import dataclasses
+import errno
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import pickle
+import resource
+
+import grain
+import numpy as np
+import pytest
+from orbax.checkpoint import v1 as ocp
+
+from attention.errors import UsageError
+from tests.sizes import more
+from tests.train.data.streams import assert_same, stream, take
+from train.data import pipeline
+
+ORDERED = ["mixed images", "next tokens", "masked tokens", "last tokens of documents", "captions"]
+KINDS = [*ORDERED, "pairs in buckets"]
+
+
+def sized(examples, **sizes):
+    """The same examples with another section."""
+    return dataclasses.replace(examples, data=dataclasses.replace(examples.data, **sizes))
+
+
+def joined(shares):
+    """The batches of which every process has a share."""
+    return [{name: np.concatenate([share[name] for share in of]) for name in of[0]} for of in zip(*shares, strict=True)]
+
+
+@pytest.fixture
+def mixed(make_examples):
+    return make_examples("mixed images")[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestEveryKind:
+    @pytest.fixture
+    def examples(self, make_examples, kind):
+        return make_examples(kind, batch_size=8, eval_batch_size=8)[0]
+
+    @pytest.mark.parametrize("processes", [2, 8])
+    def test_processes_share_each_batch(self, examples, processes):
+        """Process k holds the k-th block of each global batch; in the last of evaluation some have padding alone."""
+        shares = [take(examples.train_batches(5, k, processes), 6) for k in range(processes)]
+        for expected, batch in zip(take(examples.train_batches(5), 6), joined(shares), strict=True):
+            assert_same(expected, batch)
+        shares = [take(examples.eval_batches(k, processes, most=21), 9) for k in range(processes)]
+        for expected, batch in zip(take(examples.eval_batches(most=21), 9), joined(shares), strict=True):
+            assert_same(expected, batch)
+
+    def test_a_fresh_iterator_goes_on_where_the_state_was_taken(self, examples):
+        whole = take(examples.train_batches(7), 9)
+        stopped = examples.train_batches(7)
+        taken = [next(stopped) for _ in range(4)]
+        state = json.loads(json.dumps(stopped.get_state()))
+        stopped.close()
+        fresh = pickle.loads(pickle.dumps(examples)).train_batches(7)
+        fresh.set_state(state)
+        for expected, batch in zip(whole, [*taken, *take(fresh, 5)], strict=True):
+            assert_same(expected, batch)
+
+    def test_seeds_differ(self, examples):
+        assert len({take(examples.train_batches(seed), 1)[0]["index"].tobytes() for seed in range(3)}) == 3
+
+    def test_evaluation_has_every_example_once(self, examples):
+        batches = list(examples.eval_batches())
+        indices = np.concatenate([batch["index"] for batch in batches])
+        assert len(np.unique(indices[indices >= 0])) == examples.eval_length == np.count_nonzero(indices >= 0)
+        for batch in batches:
+            assert not batch["weight"][batch["index"] < 0].any()
+            assert {len(array) for array in batch.values()} == {8}
+
+    @pytest.mark.parametrize("split", ["train", "eval"])
+    def test_batches_must_divide_among_processes(self, examples, split):
+        make = examples.eval_batches if split == "eval" else lambda *share: examples.train_batches(0, *share)
+        with pytest.raises(UsageError, match=r"batch_size = 8 does not divide among 3 processes; use a multiple"):
+            make(0, 3)
+
+
+@pytest.mark.parametrize("kind", ORDERED)
+def test_any_batch_size(make_examples, kind):
+    examples = make_examples(kind)[0]
+    streams = [stream(sized(examples, batch_size=size).train_batches(5), 48 // size) for size in (1, 6, 48)]
+    assert_same(streams[0], streams[1])
+    assert_same(streams[0], streams[2])
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("kind", ["mixed images", "masked tokens"])
+def test_workers_do_not_show(make_examples, kind):
+    """Workers leave the state as it is, too: one run may start with them and go on without."""
+    examples = make_examples(kind)[0]
+    expected = take(examples.train_batches(5), 6)
+    working = sized(examples, workers=2)
+    batches = working.train_batches(5)
+    first = [next(batches) for _ in range(3)]
+    rest = examples.train_batches(5)
+    rest.set_state(batches.get_state())
+    batches.close()
+    for batch, again in zip(expected, [*first, *take(rest, 3)], strict=True):
+        assert_same(batch, again)
+    for batch, again in zip(examples.eval_batches(), working.eval_batches(), strict=True):
+        assert_same(batch, again)
+
+
+@pytest.mark.parametrize("kind", ["mixed images", "last tokens of documents"])
+def test_every_epoch_is_a_permutation(make_examples, kind):
+    examples = sized(make_examples(kind)[0], batch_size=1)
+    length = len(examples)
+    epochs = stream(examples.train_batches(1), 4 * length)["index"].reshape(4, length)
+    assert len({tuple(epoch) for epoch in epochs}) == 4
+    assert all(sorted(epoch) == list(range(length)) for epoch in epochs)
+
+
+@pytest.mark.more
+def test_neighbouring_seeds_share_no_epoch(mixed):
+    """As adding them to an epoch would."""
+    orders = [stream(sized(mixed, batch_size=21).train_batches(seed), 16)["index"] for seed in range(4)]
+    assert len({tuple(epoch) for order in orders for epoch in order.reshape(16, 21)}) == 4 * 16
+
+
+@pytest.mark.parametrize("threads", [0, 4])
+def test_any_number_of_threads(mixed, threads, monkeypatch):
+    expected = stream(mixed.train_batches(5), 6)
+    monkeypatch.setattr(pipeline, "_READ", grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads))
+    assert_same(expected, stream(mixed.train_batches(5), 6))
+
+
+def test_a_batch_may_be_larger_than_the_source(mixed):
+    [batch] = take(sized(mixed, batch_size=42).train_batches(0), 1)
+    np.testing.assert_array_equal(np.bincount(batch["index"]), 2)
+
+
+class TestIterator:
+    def test_one_in_use_can_be_set_back_until_it_is_closed(self, mixed):
+        batches = mixed.train_batches(7)
+        first = next(batches)
+        state = batches.get_state()
+        second = next(batches)
+        next(batches)
+        for place, expected in ((state, second), ({"taken": 0}, first)):
+            batches.set_state(place)
+            assert_same(expected, next(batches))
+        batches.close()
+        with pytest.raises(ValueError, match="closed iterator"):
+            next(batches)
+
+    def test_orbax_saves_and_restores_it(self, mixed, tmp_path):
+        batches, fresh = mixed.train_batches(7), mixed.train_batches(7)
+        for _ in range(3):
+            next(batches)
+        with ocp.training.Checkpointer(tmp_path) as checkpointer:
+            checkpointer.save_checkpointables(3, {"data": batches})
+            expected = next(batches)
+            checkpointer.load_checkpointables(3, {"data": fresh})
+            assert_same(expected, next(fresh))
+        fresh.close()
+        batches.close()
+
+
+RESUME = """
+import hashlib, itertools, json, sys
+from train.data.images.section import ImageData
+from train.data.text.section import MaskedTextData
+name, options, state = json.loads(sys.argv[1])
+data = {"ImageData": ImageData, "MaskedTextData": MaskedTextData}[name](**options)
+loaded = data.load()
+batches = (data.examples(loaded) if hasattr(data, "examples") else loaded)["train"].train_batches(seed=7)
+batches.set_state(state)
+digest = hashlib.sha256()
+for batch in itertools.islice(batches, 3):
+    for key in sorted(batch):
+        digest.update(batch[key].tobytes())
+batches.close()
+print(digest.hexdigest())
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("mixed digits", {}),
+        ("masked tokens", {"tokeniser": "bpe(size=300)"}),
+        more("masked tokens", {"tokeniser": "wordpiece(size=90)"}),
+    ],
+)
+def test_a_fresh_process_with_an_empty_cache_goes_on_bit_by_bit(make_examples, run_python, tmp_path, kind, changes):
+    """Subwords are trained again there, so training them must not depend on chance."""
+    examples = make_examples(kind, **changes)[0]
+    batches = examples.train_batches(7)
+    next(batches), next(batches)
+    state, expected = batches.get_state(), hashlib.sha256()
+    for batch in take(batches, 3):
+        for key in sorted(batch):
+            expected.update(batch[key].tobytes())
+    options = dataclasses.asdict(examples.data) | {"cache_dir": str(tmp_path / "other")}
+    arguments = json.dumps([type(examples.data).__name__, options, state])
+    assert run_python("-c", RESUME, arguments).stdout.strip() == expected.hexdigest()
+
+
+class TestWorkersThatEnd:
+    """What the operating system does to workers is one sentence, which the loop can save and stop on."""
+
+    @pytest.fixture
+    def batches(self, mixed):
+        batches = sized(mixed, workers=2).train_batches(5)
+        yield batches
+        batches.close()
+
+    def test_a_killed_worker(self, mixed, batches):
+        next(batches)
+        for worker in multiprocessing.active_children():
+            worker.kill()
+        with pytest.raises(UsageError, match=r"^A process that prepares data was ended from outside.* data.workers"):
+            list(itertools.islice(batches, 100))
+        state = batches.get_state()
+        rest = mixed.train_batches(5)
+        for iterator in (rest, batches):
+            iterator.set_state(state)
+        assert_same(next(rest), next(batches))
+        rest.close()
+
+    @pytest.mark.parametrize("limit", [12, 24])
+    def test_too_few_files(self, batches, limit, monkeypatch):
+        limits = {resource.RLIMIT_NOFILE: (limit, limit)}
+        monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+        message = r"^data.workers=2 needs 60 more open files, but the limit of .* raise it \(ulimit -n .* fewer data"
+        with pytest.raises(UsageError, match=message):
+            next(batches)
+
+    @pytest.mark.parametrize(
+        ("error", "kind", "message"),
+        [
+            (
+                OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
+                UsageError,
+                r"\(Too many open files\); raise that limit, or c",
+            ),
+            (OSError("[Errno 24] Too many open files"), UsageError, r"\(Too many open files\)"),
+            (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), UsageError, r"\(Resource temporarily unavaila"),
+            (OSError("a broken file"), OSError, "^a broken file$"),
+        ],
+    )
+    def test_what_is_short_is_said_and_other_errors_stay(self, mixed, monkeypatch, error, kind, message):
+        batches = mixed.train_batches(0)
+        monkeypatch.setattr(batches, "_prefetching", lambda: _failing(error))
+        with pytest.raises(kind, match=message):
+            next(batches)
+
+
+def _failing(error):
+    """Yields nothing; a generator can be closed, as Grain's iterators can."""
+    raise error
+    yield
