@@ -86,7 +86,7 @@ class CaptionData(WrittenTextData, ImageSection):
         root = cache.root(self.cache_dir)
         images = {name: encode(rows, self.image_shape, root) for name, rows in corpus.rows.items()}
         for part in images.values():
-            section.check_stated("image_shape", self.image_shape, "x".join(map(str, part.image_shape)))
+            section.check_stated("image_shape", self.image_shape, section.sides(part.image_shape))
         return corpus.with_images(images)
 
     def blank(self) -> Corpus:
@@ -103,6 +103,6 @@ class CaptionData(WrittenTextData, ImageSection):
             for shape in given
         }
         if len({shape for _, shape in shapes}) > 1:
-            sizes = " and ".join(f"{'x'.join(map(str, shape))} after {name}" for name, shape in sorted(shapes))
+            sizes = " and ".join(f"{section.sides(shape)} after {name}" for name, shape in sorted(shapes))
             raise UsageError(f"Images must have one size, but have {sizes}; end both chains of transforms alike.")
         return next(iter(shapes))[1]

@@ -150,19 +150,15 @@ class Material:
 
     def read(self, recipe: Recipe) -> Raw:
         """Reads what one example needs."""
-        raise NotImplementedError
 
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Describes the arrays of `held`, most of which need not be read for it."""
-        raise NotImplementedError
 
     def held(self) -> dict[str, np.ndarray]:
         """Reads everything that a device holds."""
-        raise NotImplementedError
 
     def gather(self, held: Mapping[str, jax.Array], recipe: Recipe) -> Raw:
         """Takes what one example needs from the arrays on a device."""
-        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +204,6 @@ class Examples(Lazy):
 
     def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
         """Describes some examples by integers, `index` among them, in arrays of the same shape."""
-        raise NotImplementedError
 
     def evaluation(self, count: int) -> Recipes:
         """Describes the first `count` examples of evaluation; batches are filled up with zeros and NOTHING."""
@@ -220,7 +215,6 @@ class Examples(Lazy):
 
     def materials(self, training: bool) -> Sequence[Material]:
         """Lists what examples are made of, in training or in evaluation."""
-        raise NotImplementedError
 
     def read(self, recipe: Recipe, training: bool) -> Raw:
         """Reads what an example is made of."""
@@ -233,7 +227,6 @@ class Examples(Lazy):
 
     def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
         """Makes an example of evaluation, with `index` and `weight`."""
-        raise NotImplementedError
 
     def blank(self, example: Example, recipe: Recipe) -> Example:
         """Replaces an example that only fills a batch by zeros, whose index is NOTHING."""

@@ -1,7 +1,7 @@
 """The base of the `data` sections of all configs, and the sizes that they state of their data."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar
 
 from attention.errors import UsageError
@@ -61,6 +61,11 @@ def check_stated(field: str, stated: int | str, actual: int | str) -> None:
             f"data.{field} is {stated}, but the data have {actual}; set --config.data.{field}={actual}, or give the "
             "data that were meant."
         )
+
+
+def sides(shape: Iterable[int]) -> str:
+    """Writes a shape, such as `64x64x3`."""
+    return "x".join(map(str, shape))
 
 
 def needed(field: str, stated: int | str) -> int | str:

@@ -20,7 +20,7 @@ from attention.errors import UsageError, brief, listed
 from train.data import classes, sources, splits
 from train.data.encodings import cache
 from train.data.encodings.cache import Array, Chunk
-from train.data.section import Section
+from train.data.section import Section, sides
 from train.data.sources.rows import IMAGE_FORMATS, Row, Rows, digest
 from train.data.splits import Split
 
@@ -133,7 +133,7 @@ def encode(rows: Rows, shape: str, cache_dir: Path, trained: tuple[str, ...] = (
     elif rows.records and not 0 < len(rows.records) * math.prod(size) <= KEPT_BYTES:
         records = Encoded(rows.records, size[2], names)
     else:
-        shape = "x".join(map(str, size)) or shape
+        shape = sides(size) or shape
         folder = cache_dir / "images" / digest([_FORMAT, PIL.__version__, content, *names, shape])
         arrays, content, stored = cache.arrays(folder, functools.partial(_pixels, rows, shape), names)
         names = trained or names or classes.ordered(stored)
@@ -163,7 +163,7 @@ def _of_one_size(rows: Rows, size: Shape | None) -> Iterator[tuple[Row, _Pixels]
         here = _place(row), decoded.shape
         first = first or here
         if decoded.shape != first[1]:
-            one, other = (f"{where} is {'x'.join(map(str, shape))}" for where, shape in (first, here))
+            one, other = (f"{where} is {sides(shape)}" for where, shape in (first, here))
             raise UsageError(
                 f"The images differ in size: {one} and {other}; set data.image_shape to the size that they shall have, "
                 "such as 64x64x3."

@@ -46,12 +46,9 @@ class ImageSection(section.Section):
 
     def __post_init__(self):
         super().__post_init__()
-        sides = self.image_shape.split("x")
-        if (
-            not sources.is_prepared(self.source)
-            and self.image_shape
-            and ("0" in sides[:2] or int(sides[2]) not in images.MODES)
-        ):
+        height, width, channels = self.image_shape.split("x") if self.image_shape else ("1", "1", "1")
+        is_one = "0" not in (height, width) and int(channels) in images.MODES
+        if not is_one and not sources.is_prepared(self.source):
             raise UsageError(
                 f"data.image_shape of {self.source} must be one size with 1, 3 or 4 channels, such as 64x64x3, but it "
                 f"is {self.image_shape!r}."
@@ -110,7 +107,7 @@ class ImageData(ImageSection):
         parts = images.load(self)
         for part in parts.values():
             section.check_stated("classes", self.classes, part.num_classes)
-            section.check_stated("image_shape", self.image_shape, "x".join(map(str, part.image_shape)))
+            section.check_stated("image_shape", self.image_shape, section.sides(part.image_shape))
         return {name: ImageExamples(self, part) for name, part in parts.items()}
 
     def blank(self) -> ImageExamples:

@@ -69,7 +69,6 @@ class Transform(Checked):
 
     def __call__(self, image: Pixels, draw: Draws) -> Pixels:
         """Transforms an image."""
-        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)

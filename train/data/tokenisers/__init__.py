@@ -5,6 +5,7 @@ A spec string names one: `bytes`, `words(size=20000)`, `bpe(size=8192)`, `wordpi
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 from attention import specs
 from attention.errors import UsageError
@@ -24,29 +25,22 @@ KINDS = (
     "marian:FOLDER/source.spm",
 )
 _FITTED = {"words": subwords.fit_words, "bpe": subwords.fit_bpe, "wordpiece": subwords.fit_wordpiece}
-_PLACED = ("file", "hf", "marian")  # which a place follows, after a colon
 
 
 def check(spec: str, field: str = "data.tokeniser") -> None:
     """Raises UsageError, which names the config's field, unless `spec` is written as one of KINDS; opens nothing."""
-    kind, _, place = spec.partition(":")
-    if kind == marian.KIND:
-        marian.check(place)
-    elif not (kind in _PLACED and place):
-        _parse(spec, field)
+    _parse(spec, field)
 
 
 def needs_fitting(spec: str) -> bool:
     """Says whether the tokeniser is trained on the corpus."""
-    return spec.partition(":")[0] not in _PLACED and _parse(spec).name in _FITTED
+    return _parse(spec)[0] in _FITTED
 
 
 def stated_size(spec: str) -> int:
     """Reads the number of ids in a spec string, or 0; trained on little text, a tokeniser may have fewer."""
-    if spec.partition(":")[0] in _PLACED:
-        return 0
-    item = _parse(spec)
-    return item.options.get("size", 0) if item.name in _FITTED else ByteTokeniser.size
+    kind, _, options = _parse(spec)
+    return ByteTokeniser.size if kind == "bytes" else options.get("size", 0)
 
 
 def make(spec: str, texts: Iterable[str] = (), field: str = "data.tokeniser") -> Tokeniser:
@@ -55,17 +49,17 @@ def make(spec: str, texts: Iterable[str] = (), field: str = "data.tokeniser") ->
     Raises:
       UsageError: the spec is not valid, or a file, hub name or package is missing; it names the config's field.
     """
-    check(spec, field)
-    kind, _, place = spec.partition(":")
+    kind, place, options = _parse(spec, field)
     match kind:
+        case "bytes":
+            return ByteTokeniser()
         case "file":
             return _from_file(place)
         case "hf":
             return subwords.from_hub(place, field)
         case "marian":
             return marian.read(place)
-    item = _parse(spec, field)
-    return _FITTED[item.name](texts, **item.options) if item.name in _FITTED else ByteTokeniser()
+    return _FITTED[kind](texts, **options)
 
 
 def loads(text: str) -> Tokeniser:
@@ -90,7 +84,13 @@ def _from_file(place: str) -> Tokeniser:
         raise UsageError(f"The tokeniser file {place!r} cannot be used: {error}") from error
 
 
-def _parse(spec: str, field: str = "data.tokeniser") -> specs.SpecItem:
+def _parse(spec: str, field: str = "data.tokeniser") -> tuple[str, str, dict[str, Any]]:
+    """Reads a kind, and the place after its colon or its options."""
+    kind, _, place = spec.partition(":")
+    if kind == marian.KIND:
+        marian.check(place)
+    if kind == marian.KIND or (place and kind in ("file", "hf")):
+        return kind, place, {}
     item = specs.parse_one(spec, field, ["bytes", *_FITTED], KINDS)
     specs.check_options(item, _FITTED.get(item.name, ByteTokeniser), given=["texts"])
-    return item
+    return item.name, "", item.options

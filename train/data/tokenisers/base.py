@@ -25,7 +25,6 @@ class Tokeniser:
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """Encodes each text; see `encode`."""
-        raise NotImplementedError
 
     def encode_marked(self, text: str) -> Ids:
         """Encodes a text in which special tokens stand, as chat templates write it."""
@@ -33,7 +32,6 @@ class Tokeniser:
 
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
         """Writes the text of ids, without special tokens except the unknown."""
-        raise NotImplementedError
 
     def normalise(self, text: str) -> str:
         """Writes a text as the ids can tell it, for example in lower case; most tokenisers change nothing."""
@@ -41,7 +39,6 @@ class Tokeniser:
 
     def dumps(self) -> str:
         """Writes JSON text from which `train.data.tokenisers.loads` makes the same tokeniser."""
-        raise NotImplementedError
 
 
 def marks(special: Mapping[str, int]) -> dict[str, int]:
