@@ -6,7 +6,8 @@ function of (seed, epoch) alone, so a run that is resumed sees the same ones.
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -51,18 +52,22 @@ def bucketed(
     return np.concatenate(groups), np.repeat(bounds, [len(group) for group in groups])
 
 
-def parse_bounds(text: str, longest: int, field: str = "data.buckets") -> tuple[int, ...]:
-    """Reads rising lengths below the longest: '8,16' with a longest of 32 gives (8, 16, 32), and '' gives (32,)."""
+def parse_bounds(text: str, longest: int) -> tuple[int, ...]:
+    """Reads lengths below the longest: '8,16' with a longest of 32 gives (8, 16, 32), and '' gives (32,)."""
     try:
-        bounds = tuple(int(part) for part in text.split(",")) if text else ()
+        return (*(int(part) for part in text.split(",") if text), longest)
     except ValueError:
-        bounds = (0,)
-    if list(bounds) != sorted(set(bounds)) or any(not 0 < bound < longest for bound in bounds):
+        return (0, longest)
+
+
+def check_bounds(bounds: Sequence[int], text: str, field: str) -> None:
+    """Raises UsageError where the lengths that were read of a text are not rising ones from 1 on."""
+    if any(low >= high for low, high in itertools.pairwise((0, *bounds))):
+        longest = bounds[-1]
         raise UsageError(
             f"{field} must be rising lengths between 1 and {longest - 1}, below the longest sentence, such as "
             f"'{max(1, longest // 4)},{max(2, longest // 2)}', or '' for none, but it is {text!r}."
         )
-    return (*bounds, longest)
 
 
 class WrittenExamples(TextExamples):
@@ -290,7 +295,8 @@ class TranslationData(WrittenTextData):
 
     def __post_init__(self):
         super().__post_init__()
-        self.bounds, self.groups  # noqa: B018
+        check_bounds(self.bounds, self.buckets, "data.buckets")
+        check_bounds(self.groups, self.by_length, "data.by_length")
 
     @property
     def bounds(self) -> tuple[int, ...]:
@@ -305,7 +311,7 @@ class TranslationData(WrittenTextData):
     @property
     def groups(self) -> tuple[int, ...]:
         """The longest source of each group that has a BLEU; none without `by_length`."""
-        return parse_bounds(self.by_length, self.source_length, "data.by_length") if self.by_length else ()
+        return parse_bounds(self.by_length, self.source_length) if self.by_length else ()
 
     @property
     def learned(self) -> dict[str, tuple[str, ...]]:

@@ -81,4 +81,4 @@ class BlankTokeniser:
 
     size: int
 
-    special = {"mask": 0, "start": 1, "end": 2}  # noqa: RUF012
+    special: ClassVar[Mapping[str, int]] = {"mask": 0, "start": 1, "end": 2}

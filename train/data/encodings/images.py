@@ -30,6 +30,7 @@ KEPT_BYTES = 2**31  # of the pixels of a prepared set; those of a larger one are
 _TOGETHER = 256  # images that are decoded at a time, by several threads, which bounds memory
 _NAMED = 5  # images that an error names
 _GREY = ("1", "L", "LA")
+_NO_SPLIT = Split("", "")
 
 Shape = tuple[int, int, int]
 Record = dict[str, Any]
@@ -86,7 +87,7 @@ class LabelledImages(Sequence):
     places: Sequence[int]
     content: str = ""
     class_names: tuple[str, ...] = ()
-    split: Split = Split("", "")  # noqa: RUF009
+    split: Split = _NO_SPLIT
 
     def __len__(self) -> int:
         return len(self.places)

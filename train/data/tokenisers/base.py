@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Int32, Integer
@@ -17,7 +18,7 @@ class Tokeniser:
     """
 
     size: int
-    special: dict[str, int]
+    special: Mapping[str, int]
 
     def encode(self, text: str) -> Ids:
         """Encodes a text, without any special token around it."""
@@ -50,7 +51,7 @@ class ByteTokeniser(Tokeniser):
     """A tokeniser whose ids are the bytes of UTF-8, 0 to 255, and four special ids."""
 
     size = 260
-    special = {"pad": 256, "mask": 257, "start": 258, "end": 259}  # noqa: RUF012
+    special: ClassVar[Mapping[str, int]] = {"pad": 256, "mask": 257, "start": 258, "end": 259}
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """Takes the bytes of each text."""
