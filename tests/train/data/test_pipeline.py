@@ -241,7 +241,7 @@ class TestWorkersThatEnd:
             (
                 OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
                 UsageError,
-                r"\(Too many open files\); raise that limit, or c",
+                r"\(Too many open files\); raise that",
             ),
             (OSError("[Errno 24] Too many open files"), UsageError, r"\(Too many open files\)"),
             (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), UsageError, r"\(Resource temporarily unavaila"),

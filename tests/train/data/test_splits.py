@@ -53,18 +53,15 @@ def test_unreadable(text):
         Split.parse(text)
 
 
-def test_percentages_end_at_100():
-    with pytest.raises(UsageError, match=r"'train\[:101%\]' has a percentage beyond 100"):
-        Split.parse("train[:101%]")
-
-
-@pytest.mark.parametrize("text", ["train[:11]", "train[11:]", "train[-11:]"])
-def test_beyond_the_end(text):
-    with pytest.raises(UsageError, match="reaches beyond 'train', which has 10 examples"):
-        Split.parse(text).bounds(10)
-
-
-@pytest.mark.parametrize("text", ["train[5:5]", "train[6:5]", "train[10:]", "train[:1%]"])
-def test_empty(text):
-    with pytest.raises(UsageError, match="is empty: 'train' has 10 examples"):
-        Split.parse(text).bounds(10)
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["train[:101%]"], r"'train\[:101%\]' has a percentage beyond 100"),
+        (["train[:11]", "train[11:]", "train[-11:]"], "reaches beyond 'train', which has 10 examples"),
+        (["train[5:5]", "train[6:5]", "train[10:]", "train[:1%]"], "is empty: 'train' has 10 examples"),
+    ],
+)
+def test_slices_that_are_none(texts, message):
+    for text in texts:
+        with pytest.raises(UsageError, match=message):
+            Split.parse(text).bounds(10)

@@ -82,7 +82,7 @@ class TestFolder:
             (
                 {"": 20},
                 [48, 6, 6],
-                "has no 'validation' and no 'test', so train is train[:80%], validation is train[80%",
+                "has no 'validation' and no 'test', so train is train[:80%], validation is",
             ),
         ],
     )

@@ -38,14 +38,12 @@ def left(folder):
 
 
 class TestContent:
-    def test_tokens_and_offsets(self, tmp_path):
+    def test_tokens_and_offsets_and_ends_that_are_no_bytes(self, tmp_path):
         text, sizes = build(tmp_path), [len(part.encode()) for part in TEXTS]
         assert bytes(text.ids[:].tolist()) == "".join(TEXTS).encode()
         assert text.sizes[:].tolist() == text.lengths[:].tolist() == sizes
         np.testing.assert_array_equal(text.token_offsets, np.cumsum([0, *sizes]))
         assert len(text) == 4
-
-    def test_end_tokens_are_tokens_but_no_bytes(self, tmp_path):
         text = build(tmp_path, end=True)
         np.testing.assert_array_equal(text.lengths[:], text.sizes[:] + 1)
         np.testing.assert_array_equal(text.ids[:][text.token_offsets[1:] - 1], 259)
@@ -66,13 +64,11 @@ class TestContent:
         for name in ("ids", "lengths", "sizes", "labels"):
             np.testing.assert_array_equal(getattr(whole, name)[:], getattr(parts, name)[:])
 
-    def test_classes(self, tmp_path):
+    def test_classes_are_part_of_the_content(self, tmp_path):
         text = build(tmp_path, texts=["x", "y", "z"], labels="bab")
         assert (text.class_names, text.labels[:].tolist()) == (("b", "a"), [0, 1, 0])
         text = build(tmp_path, texts=["x", "y", "z"], labels="bab", class_names=("a", "c", "b"))
         assert (text.class_names, text.labels[:].tolist()) == (("a", "c", "b"), [2, 0, 2])
-
-    def test_exchanged_classes_are_other_content(self, tmp_path):
         contents = [build(tmp_path, labels=labels, content=labels).content for labels in ("abab", "baba", "bbaa")]
         assert len(set(contents)) == 3
         assert build(tmp_path, labels="abab", content="elsewhere").content == contents[0]

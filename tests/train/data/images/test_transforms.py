@@ -33,27 +33,23 @@ class TestFixed:
         out = run("normalise(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))", image)
         assert out.dtype == np.float32
         np.testing.assert_allclose(out, (image / 255 - mean) / std, atol=1e-5)
-
-    def test_normalise_with_one_number(self, image):
         np.testing.assert_allclose(run("normalise(mean=0.5, std=0.25)", image), (image / 255 - 0.5) / 0.25, atol=1e-6)
 
-    def test_normalise_counts_channels(self, image):
-        with pytest.raises(UsageError, match="the images have 3 channels: give one number, or one a channel"):
-            run("normalise(mean=(0.5, 0.5), std=1.0)", image)
-
-    def test_pad(self, image):
+    def test_padding_and_cropping(self, image):
         np.testing.assert_array_equal(run("pad(to=12)", image), np.pad(image, ((1, 2), (2, 3), (0, 0))))
-
-    def test_pad_to_less(self, image):
-        with pytest.raises(UsageError, match=r"pad\(to=8\) is smaller than an image of 9×7"):
-            run("pad(to=8)", image)
-
-    def test_center_crop(self, image):
         np.testing.assert_array_equal(run("center_crop(size=5)", image), image[2:7, 1:6])
 
-    def test_center_crop_of_too_little(self, image):
-        with pytest.raises(UsageError, match=r"center_crop\(size=8\) is larger than an image of 9×7"):
-            run("center_crop(size=8)", image)
+    @pytest.mark.parametrize(
+        ("spec", "message"),
+        [
+            ("normalise(mean=(0.5, 0.5), std=1.0)", "the images have 3 channels: give one number, or one a channel"),
+            ("pad(to=8)", r"pad\(to=8\) is smaller than an image of 9×7"),
+            ("center_crop(size=8)", r"center_crop\(size=8\) is larger than an image of 9×7"),
+        ],
+    )
+    def test_images_that_do_not_fit(self, image, spec, message):
+        with pytest.raises(UsageError, match=message):
+            run(spec, image)
 
     @pytest.mark.parametrize("channels", [1, 2, 3, 4])
     def test_resize_up_is_bilinear(self, channels):

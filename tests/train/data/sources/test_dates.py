@@ -63,14 +63,6 @@ class TestPhrases:
         pairs = dict(everywhere(sources=(source,), forms=(form,), first=2024, last=2024))
         assert pairs[expected] == ("Donnerstag, 1. Februar 2024" if form == "full" else "1. Februar 2024")
 
-    @pytest.mark.parametrize("locale", ["en", "fr", "sv", "ru", "ar", "pt_BR"])
-    @pytest.mark.parametrize("form", ["full", "long"])
-    def test_as_babel_writes_them(self, locale, form):
-        for source, target in read("test", sources=(locale,), forms=(form,)):
-            date, _ = german(target)
-            phrase = babel.dates.format_date(date, form, locale=locale)
-            assert source == f"{locale} de {' '.join(phrase.split())}"
-
     def test_white_space_is_plain(self):
         assert "\u202f" in babel.dates.format_date(datetime.date(2000, 1, 1), "long", locale="ru")
         texts = "".join(map("".join, read("test", sources=("ru",), targets=("bg",))))
@@ -91,11 +83,11 @@ class TestDetermined:
         assert len(pairs) == 73_049
         assert len({source for source, _ in pairs}) == len(pairs)
 
-    @pytest.mark.parametrize("form", FORMS)
     @pytest.mark.parametrize("locale", ["en", "en_GB", "fi", "ja", "hu"])
-    def test_every_form_determines_the_date(self, locale, form):
-        pairs = everywhere(sources=(locale,), forms=(form,), first=1999, last=2002)
-        assert len({source for source, _ in pairs}) == len(dates_of(pairs)) == 365 * 4 + 1
+    def test_every_form_determines_the_date(self, locale):
+        for form in FORMS:
+            pairs = everywhere(sources=(locale,), forms=(form,), first=1999, last=2000)
+            assert len({source for source, _ in pairs}) == len(dates_of(pairs)) == 365 + 366
 
     def test_sources_read_back_and_have_a_weekday_where_targets_have_one(self):
         for source, target in read(forms=("short",)):
@@ -131,17 +123,15 @@ class TestSplits:
         ]
 
     def test_kinds_are_even_and_in_no_order(self):
-        pairs = read(sources=("en", "fr"), first=1900, last=2099)
-        assert sum(source.startswith("fr") for source, _ in pairs) / len(pairs) == pytest.approx(0.5, abs=0.01)
+        pairs = read(sources=("en", "fr", "de"), first=1980, last=2019)
+        tags = [source[:5] for source, _ in pairs]
         full = [german(target)[1] for _, target in pairs]
-        assert sum(full) / len(pairs) == pytest.approx(0.25, abs=0.01)
-        assert sum(full[:2000]) / 2000 == pytest.approx(0.25, abs=0.05)
-        first = [german(target)[0].year for _, target in pairs[:2000]]
-        assert sum(first) / 2000 == pytest.approx(1999.5, abs=5)
-
-    def test_no_language_into_itself(self):
-        tags = {source[:5] for source, _ in read(sources=("en", "de"), targets=("de", "en"))}
-        assert tags == {"en de", "de en"}
+        years = [german(target)[0].year for _, target in pairs]
+        assert set(tags) == {"en de", "fr de"}  # no language into itself
+        for most in (len(pairs), 2000):
+            assert tags[:most].count("fr de") / most == pytest.approx(0.5, abs=0.05)
+            assert sum(full[:most]) / most == pytest.approx(0.25, abs=0.05)
+            assert sum(years[:most]) / most == pytest.approx(1999.5, abs=1)
 
 
 def test_content_follows_options_split_and_babel(monkeypatch):

@@ -26,6 +26,7 @@ ALIGNED |= {"val.de": "Zwei Hunde.", "val.en": "Two dogs."}
 ALIGNED |= {f"test_2016_flickr.{name}": text.replace("\n", " \r\n") for name, text in (("de", GERMAN), ("en", ENGLISH))}
 NESTED = "\n".join(json.dumps({"id": 0, "pair": {"de": f" {de}", "en": f"{en}\t"}}) for de, en in PAIRS)
 THREE = {"train.txt": "a\nb\n", "valid.txt": "c\n", "test.txt": "d\n"}
+LONG = "x" * 300_000
 PACKERS = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
 
 
@@ -55,10 +56,8 @@ def test_a_class_that_is_none_is_named(value):
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "jsonl.gz"])
 def test_columns_of_tables_come_back(tmp_path, kind):
-    rows, path = (
-        [{"id": i, "text": text, "class": label} for i, (text, label) in enumerate(ROWS)],
-        tmp_path / f"a.{kind}",
-    )
+    path = tmp_path / f"a.{kind}"
+    rows = [{"id": i, "text": text, "class": label} for i, (text, label) in enumerate(ROWS)]
     if kind == "csv":
         with open(path, "w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, ["id", "text", "class"])
@@ -80,16 +79,16 @@ def test_columns_of_tables_come_back(tmp_path, kind):
     ("files", "path", "query", "rows"),
     [
         (
-            {"a.tsv.xz": 'text\tn\nsay "hi"\t1\n"open\t2\n'},
+            {"a.tsv.xz": 'text\tn\na "b"\t1\n"open\t2\n'},
             "a.tsv.xz",
             {"label": "n"},
-            [('say "hi"', "1"), ('"open', "2")],
+            [('a "b"', "1"), ('"open', "2")],
         ),
         (
-            {"a.csv": f"text,n\n{'x' * 300_000},007\nNA,1.0\n"},
+            {"a.csv": f"text,n\n{LONG},007\nNA,1.0\n"},
             "a.csv",
             {"label": "n"},
-            [("x" * 300_000, "007"), ("NA", "1.0")],
+            [(LONG, "007"), ("NA", "1.0")],
         ),
         # A byte order mark is no text, and lines keep their ends.
         ({"a.txt": b"\xef\xbb\xbfone\n\n  zw\xc3\xb6 \r\nlast"}, "a.txt", {}, ["one\n", "\n", "  zwö \r\n", "last"]),
@@ -127,12 +126,7 @@ def test_texts_and_their_splits(tmp_path, files, path, query, rows):
         (ALIGNED, "val", {}, PAIRS[:1]),
         (ALIGNED | {"train-2.de": "Ende.", "train-2.en": "The end."}, "", {}, [*PAIRS, ("Ende.", "The end.")]),
         (ALIGNED | {"train.de": GERMAN}, "", {}, PAIRS),  # beside its compressed form
-        (
-            {"europarl-v7.es-en.es": "uno\n\ndos\n", "europarl-v7.es-en.en": "one\n\ntwo\n"},
-            "",
-            {"source": "es"},
-            [("uno", "one"), ("dos", "two")],
-        ),
+        ({"v7.es-en.es": "uno\n\n", "v7.es-en.en": "one\n\n"}, "", {"source": "es"}, [("uno", "one")]),
         # Lines end at line feeds only.
         ({"a.de": "a\u2028b\x0cc\nd\n", "a.en": "abc\nd\n"}, "a", {}, [("a\u2028b\x0cc", "abc"), ("d", "d")]),
     ],
@@ -162,7 +156,7 @@ def test_pairs_and_their_splits(tmp_path, files, path, query, rows):
             "a.txt",
             "a\n",
             {"split": "test"},
-            r"split of file:.* 'test'\. Valid: train\. A part of one is .*train\[90%:\]",
+            r"file:.* 'test'\. Valid: train\. A part of one is .*train\[90%:\]",
         ),
         ("a.doc", "a\n", {}, r"Cannot tell from its name what '.*a\.doc' is; give a file, folder"),
     ],
@@ -181,7 +175,7 @@ def test_mistakes_in_texts(tmp_path, name, content, query, message):
         (
             {"a.txt": f"a\tb\n{'c ' * 99}\t\n"},
             ("1", "2"),
-            r"has an empty target beside the source 'c .* …'; mend or remo",
+            r"has an empty target beside the source 'c .* …'; mend",
         ),
         ({"a.txt": "a\tb\n"}, ("en", "es"), r"data.source_column must be the number of a column .* but it is 'en'"),
         ({"a.txt": "a\tb\n"}, ("1", "0"), r"data.target_column must be the number of a column .* but it is '0'"),
@@ -193,17 +187,17 @@ def test_mistakes_in_texts(tmp_path, name, content, query, message):
         (
             {"a.de": "x\n" * 2, "a.en": "x\n" * 5},
             ("de", "en"),
-            r"'.*a\.de' has 2 lines and '.*a\.en' has 5, but line mus",
+            r"'.*a\.de' has 2 lines and '.*a\.en' has 5, but line",
         ),
         (
             {"a.de": "x\n" * 5, "a.en": "x\n" * 2},
             ("de", "en"),
-            r"'.*a\.de' has 5 lines and '.*a\.en' has 2, but line mus",
+            r"'.*a\.de' has 5 lines and '.*a\.en' has 2, but line",
         ),
         (
             {"a.de": "a\n\n\n", "a.en": "b\n\nc\n"},
             ("de", "en"),
-            r"^Line 3 of '.*a\.de' and '.*a\.en' has an empty sourc",
+            r"^Line 3 of '.*a\.de' and '.*a\.en' has an empty",
         ),
     ],
 )

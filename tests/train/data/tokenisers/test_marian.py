@@ -28,16 +28,8 @@ ENGLISH = [
     "Tonight he will sleep beside the mat.",
     "We do not know where the cat will be sleeping.",
 ]
-TEXTS = [
-    *GERMAN,
-    *ENGLISH,
-    "  two  spaces ",
-    "猫 ½ ﬁ — “quotes”",
-    ">>fr<< Die Katze",
-    ">>xx<< Hund",
-    "a >>fr<< b",
-    "<<",
-]
+TEXTS = ["  two  spaces ", "猫 ½ ﬁ — “quotes”", ">>fr<< Die Katze", ">>xx<< Hund", "a >>fr<< b", "<<"]
+TEXTS += GERMAN + ENGLISH
 
 
 def train(texts, size):
@@ -138,13 +130,10 @@ def test_what_goes_out_comes_back(published, tmp_path):
         marian.export(str(tmp_path / "other"), source, other)
 
 
-def test_nothing_is_fitted_or_opened_beforehand():
+@pytest.mark.parametrize("spec", ["marian:", "marian:folder", "marian:folder/vocab.json", "marian:source.spm"])
+def test_other_specs_are_one_sentence_and_nothing_is_opened_to_tell(spec):
     tokenisers.check("marian:Helsinki-NLP/opus-mt-de-en/source.spm")
     assert not tokenisers.needs_fitting("marian:Helsinki-NLP/opus-mt-de-en/target.spm")
-
-
-@pytest.mark.parametrize("spec", ["marian:", "marian:folder", "marian:folder/vocab.json", "marian:source.spm"])
-def test_other_specs_are_one_sentence(spec):
     for act in (tokenisers.check, tokenisers.make):
         with pytest.raises(UsageError, match=r"write marian:FOLDER/source\.spm or marian:FOLDER/target\.spm"):
             act(spec)
