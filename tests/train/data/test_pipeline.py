@@ -238,11 +238,7 @@ class TestWorkersThatEnd:
     @pytest.mark.parametrize(
         ("error", "kind", "message"),
         [
-            (
-                OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
-                UsageError,
-                r"\(Too many open files\); raise that",
-            ),
+            (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), UsageError, r"\(Too many open files\); raise that"),
             (OSError("[Errno 24] Too many open files"), UsageError, r"\(Too many open files\)"),
             (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), UsageError, r"\(Resource temporarily unavaila"),
             (OSError("a broken file"), OSError, "^a broken file$"),

@@ -79,11 +79,7 @@ class TestFolder:
         [
             ({"train": 4, "val": 2, "test": 1}, [12, 6, 3], None),
             ({"train": 20, "test": 1}, [54, 6, 3], "has no 'validation', so train is train[:90%], validation is "),
-            (
-                {"": 20},
-                [48, 6, 6],
-                "has no 'validation' and no 'test', so train is train[:80%], validation is",
-            ),
+            ({"": 20}, [48, 6, 6], "has no 'validation' and no 'test', so train is train[:80%], validation is"),
         ],
     )
     def test_what_is_missing_is_cut_so_that_parts_have_all_classes(self, tmp_path, counts, sizes, said):

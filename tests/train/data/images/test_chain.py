@@ -42,19 +42,13 @@ def test_without_normalise_images_are_scaled_to_one():
         ("resize(size=8, keep_aspect=1)", "keep_aspect of resize must be True or False, but it is 1"),
         ("center_crop(size='a')", "size of center_crop must be a whole number"),
         ("flip(p=2)", "p of flip must be at least 0 and at most 1, but it is 2"),
-        (
-            "random_resized_crop(size=8, scale=0.5)",
-            "must be numbers in parentheses, each above 0",
-        ),
+        ("random_resized_crop(size=8, scale=0.5)", "must be numbers in parentheses, each above 0"),
         (
             "random_resized_crop(size=8, scale=(0.5, 0.1))",
             r"scale of random_resized_crop must be a low bound, then a high one, but it is \(0.5, 0.1\)",
         ),
         ("random_resized_crop(size=8, scale=(0.5, 1.5))", r"each above 0 and at most 1, but it is \(0.5, 1.5\)"),
-        (
-            "colour_jitter(contrast=-0.1)",
-            "contrast of colour_jitter must be at least 0 and at most",
-        ),
+        ("colour_jitter(contrast=-0.1)", "contrast of colour_jitter must be at least 0 and at most"),
         ("zoom(factor=1.0)", "factor of zoom must be at least 0 and below 1, but it is 1.0"),
         ("normalise(mean='a', std=1)", "mean of normalise must be a number or numbers in parentheses, but it is 'a'"),
         ("normalise(mean=0.5, std=0)", "std of normalise must be at most 16384 and above 0, but it is 0"),

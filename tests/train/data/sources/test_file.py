@@ -78,18 +78,8 @@ def test_columns_of_tables_come_back(tmp_path, kind):
 @pytest.mark.parametrize(
     ("files", "path", "query", "rows"),
     [
-        (
-            {"a.tsv.xz": 'text\tn\na "b"\t1\n"open\t2\n'},
-            "a.tsv.xz",
-            {"label": "n"},
-            [('a "b"', "1"), ('"open', "2")],
-        ),
-        (
-            {"a.csv": f"text,n\n{LONG},007\nNA,1.0\n"},
-            "a.csv",
-            {"label": "n"},
-            [(LONG, "007"), ("NA", "1.0")],
-        ),
+        ({"a.tsv.xz": 'text\tn\na "b"\t1\n"open\t2\n'}, "a.tsv.xz", {"label": "n"}, [('a "b"', "1"), ('"open', "2")]),
+        ({"a.csv": f"text,n\n{LONG},007\nNA,1.0\n"}, "a.csv", {"label": "n"}, [(LONG, "007"), ("NA", "1.0")]),
         # A byte order mark is no text, and lines keep their ends.
         ({"a.txt": b"\xef\xbb\xbfone\n\n  zw\xc3\xb6 \r\nlast"}, "a.txt", {}, ["one\n", "\n", "  zwö \r\n", "last"]),
         (THREE, "", {}, ["a\n", "b\n"]),
@@ -152,12 +142,7 @@ def test_pairs_and_their_splits(tmp_path, files, path, query, rows):
         ("a.txt", b"one\ntwo\0\n", {}, r"'.*a\.txt' holds a zero byte in line 2"),
         ("a.txt", b"one\n\ncaf\xe9s\n", {}, r"is not in UTF-8: line 3 has the byte 0xe9 at position 4; convert it"),
         ("train.txt", "a\n", {"label": "n"}, r"train.txt' is plain text, which has no classes; use one of .csv"),
-        (
-            "a.txt",
-            "a\n",
-            {"split": "test"},
-            r"file:.* 'test'\. Valid: train\. A part of one is .*train\[90%:\]",
-        ),
+        ("a.txt", "a\n", {"split": "test"}, r"file:.* 'test'\. Valid: train\. A part of one is .*train\[90%:\]"),
         ("a.doc", "a\n", {}, r"Cannot tell from its name what '.*a\.doc' is; give a file, folder"),
     ],
 )
@@ -172,11 +157,7 @@ def test_mistakes_in_texts(tmp_path, name, content, query, message):
         ({"a.txt": "a\tb\nc d\n"}, ("1", "2"), r"'.*a.txt' \(line 2\) has no tab between source and target"),
         ({"a.txt": "a\tb\n"}, ("1", "3"), r"\(line 1\) has 2 columns, but data.source_column and .* are 1 and 3"),
         ({"a.txt": "a\tb\n\tc\n"}, ("1", "2"), r"\(line 2\) has an empty source beside the target 'c'"),
-        (
-            {"a.txt": f"a\tb\n{'c ' * 99}\t\n"},
-            ("1", "2"),
-            r"has an empty target beside the source 'c .* …'; mend",
-        ),
+        ({"a.txt": f"a\tb\n{'c ' * 99}\t\n"}, ("1", "2"), r"has an empty target beside the source 'c .* …'; mend"),
         ({"a.txt": "a\tb\n"}, ("en", "es"), r"data.source_column must be the number of a column .* but it is 'en'"),
         ({"a.txt": "a\tb\n"}, ("1", "0"), r"data.target_column must be the number of a column .* but it is '0'"),
         ({"a.txt": "a\tb\n"}, ("1", "1"), r"must name two columns \(or languages\), but they are \('1', '1'\)"),
@@ -184,21 +165,9 @@ def test_mistakes_in_texts(tmp_path, name, content, query, message):
         ({"a.jsonl": NESTED}, ("pair.de", "pair.fr"), r"\(line 1\) 'pair.fr'\..* Valid: id, pair.de, pair.en"),
         ({"a.jsonl": NESTED}, ("pair", "pair.en"), r"has \{.*\} in 'pair', which is no text"),
         (ALIGNED, ("de", "cs"), r"There is '.*train\.de\.xz', but no train\.cs aligned with it"),
-        (
-            {"a.de": "x\n" * 2, "a.en": "x\n" * 5},
-            ("de", "en"),
-            r"'.*a\.de' has 2 lines and '.*a\.en' has 5, but line",
-        ),
-        (
-            {"a.de": "x\n" * 5, "a.en": "x\n" * 2},
-            ("de", "en"),
-            r"'.*a\.de' has 5 lines and '.*a\.en' has 2, but line",
-        ),
-        (
-            {"a.de": "a\n\n\n", "a.en": "b\n\nc\n"},
-            ("de", "en"),
-            r"^Line 3 of '.*a\.de' and '.*a\.en' has an empty",
-        ),
+        ({"a.de": "x\n" * 2, "a.en": "x\n" * 5}, ("de", "en"), r"'.*a\.de' has 2 lines and '.*a\.en' has 5, but line"),
+        ({"a.de": "x\n" * 5, "a.en": "x\n" * 2}, ("de", "en"), r"'.*a\.de' has 5 lines and '.*a\.en' has 2, but line"),
+        ({"a.de": "a\n\n\n", "a.en": "b\n\nc\n"}, ("de", "en"), r"^Line 3 of '.*a\.de' and '.*a\.en' has an empty"),
     ],
 )
 def test_mistakes_in_pairs(tmp_path, files, query, message):

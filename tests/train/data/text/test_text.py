@@ -105,25 +105,10 @@ class TestCorpus:
         [
             (TextData, "Seventeen bytes.\n", {}, None),
             (TextData, "Sixteen bytes..\n", {}, r"has 16 tokens and one window needs 17; lower data.context"),
-            (
-                TextData,
-                "Some words.\n" * 20 + "one\n",
-                {},
-                r"The test split has 1 tokens, too few to predict one",
-            ),
+            (TextData, "Some words.\n" * 20 + "one\n", {}, r"The test split has 1 tokens, too few to predict one"),
             (MaskedTextData, "Some words.\n" * 20 + "\n", {}, r"The test split has 0 tokens, too few"),
-            (
-                TextData,
-                "text\n",
-                {"tokeniser": "words", "end_token": True},
-                r"asks for an end token, but 'words'",
-            ),
-            (
-                MaskedTextData,
-                "text " * 99,
-                {"tokeniser": "words"},
-                r"needs a tokeniser with a mask token, .* pad, u",
-            ),
+            (TextData, "text\n", {"tokeniser": "words", "end_token": True}, r"asks for an end token, but 'words'"),
+            (MaskedTextData, "text " * 99, {"tokeniser": "words"}, r"needs a tokeniser with a mask token, .* pad, u"),
         ],
     )
     def test_too_little(self, make, folder, section, text, changes, message):
