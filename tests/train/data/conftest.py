@@ -11,6 +11,7 @@ from train.data.encodings.images import LabelledImages
 from train.data.images.examples import ImageExamples
 from train.data.images.section import ImageData
 from train.data.pairs import TranslationData
+from train.data.splits import PARTS
 from train.data.text.section import LabelledTextData, MaskedTextData, TextData
 
 DEFAULTS = ImageData(batch_size=8, eval_batch_size=8, classes=0, image_shape="")
@@ -95,12 +96,12 @@ def folder(tmp_path) -> Path:
 
 @pytest.fixture
 def make_examples(photos, defaults, text_fields, folder, tmp_path):
-    """The training and the test examples of one of IMAGES or SECTIONS, with changes to its section."""
+    """The examples of one of IMAGES or SECTIONS by split, with changes to its section."""
     rows = [f"{'word ' * (n % 7)}last{n}\tlabel {'of ' * (n % 5)}it\t{n % 3}" for n in range(31)]
     (tmp_path / "table.tsv").write_text("text\ttarget\tn\n" + "\n".join(rows) + "\n")
-    table = {"source": f"file:{tmp_path}/table.tsv"} | {f"{p}_split": "train" for p in ("train", "validation", "test")}
+    table = {"source": f"file:{tmp_path}/table.tsv"} | {f"{part}_split": "train" for part in PARTS}
     table |= {"cache_dir": text_fields["cache_dir"], "batch_size": 4, "eval_batch_size": 4}
-    text = text_fields | {"source": f"file:{folder}", "test_split": "valid"}
+    text = text_fields | {"source": f"file:{folder}"}
     fields = {
         ImageData: {},
         TextData: text,
@@ -112,11 +113,10 @@ def make_examples(photos, defaults, text_fields, folder, tmp_path):
 
     def make(kind, **changes):
         if kind in IMAGES:
-            return (ImageExamples(dataclasses.replace(defaults, **IMAGES[kind] | changes), photos),) * 2
+            return dict.fromkeys(PARTS, ImageExamples(dataclasses.replace(defaults, **IMAGES[kind] | changes), photos))
         section, given = SECTIONS[kind]
         data = section(**fields[section] | given | changes)
         loaded = data.load()
-        examples = data.examples(loaded) if hasattr(data, "examples") else loaded
-        return examples["train"], examples["test"]
+        return data.examples(loaded) if hasattr(data, "examples") else loaded
 
     return make

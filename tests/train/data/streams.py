@@ -1,6 +1,5 @@
 """Sources opened by name; batches read to the end, or as far as a test looks."""
 
-import dataclasses
 import itertools
 from types import SimpleNamespace
 
@@ -59,12 +58,3 @@ def assert_same(a, b):
     assert a.keys() == b.keys()
     for key in a:
         np.testing.assert_array_equal(a[key], b[key], err_msg=key)
-
-
-def train_batches(examples, data, seed, *share):
-    """Training batches of examples with another section."""
-    return dataclasses.replace(examples, data=data).train_batches(seed, *share)
-
-
-def eval_batches(examples, data, *share):
-    return dataclasses.replace(examples, data=data).eval_batches(*share)

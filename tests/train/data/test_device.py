@@ -42,7 +42,7 @@ def at(rows, step):
 @pytest.mark.parametrize("kind", KINDS)
 class TestBatches:
     def test_training_over_epochs_for_all_seeds_in_one_program(self, make_examples, kind):
-        examples, _ = make_examples(kind)
+        examples = make_examples(kind)["train"]
         resident = Resident(examples)
         assert why_host(examples, LIMIT) == ""
         first, steps = max(0, examples.epoch_length // examples.data.batch_size - 4), 12
@@ -57,7 +57,7 @@ class TestBatches:
                     assert_bits(host[step], at(found, replica))
 
     def test_evaluation(self, make_examples, kind):
-        _, examples = make_examples(kind)
+        examples = make_examples(kind)["validation"]
         resident = ResidentEvaluation(examples)
         arrays, batch = jax.device_put(resident.arrays), jax.jit(resident.batch)
         for process, processes in ((0, 1), (1, 2)):
@@ -69,7 +69,7 @@ class TestBatches:
 
     @pytest.mark.parametrize("cls", [Resident, ResidentEvaluation])
     def test_sizes_are_known_before_anything_is_read(self, make_examples, kind, cls):
-        resident = cls(make_examples(kind)[0])
+        resident = cls(make_examples(kind)["train"])
         arrays = resident.arrays
         assert {name: (of.shape, of.dtype) for name, of in arrays.items()} == {
             name: (of.shape, of.dtype) for name, of in resident.shapes.items()
@@ -79,7 +79,7 @@ class TestBatches:
 
 def test_one_program_makes_the_batches_of_many_steps(make_examples):
     """With a scan over the rows, as the loop has it, and from a position beyond 2**32."""
-    examples, _ = make_examples("augmented images")
+    examples = make_examples("augmented images")["train"]
     resident = Resident(examples)
     first = 2**33 // examples.data.batch_size - 2
     feed = resident.feed(5, first, 6)
@@ -94,7 +94,7 @@ def test_one_program_makes_the_batches_of_many_steps(make_examples):
 
 
 def test_a_feed_goes_on_where_another_ended(make_examples):
-    resident = Resident(make_examples("next tokens")[0])
+    resident = Resident(make_examples("next tokens")["train"])
     whole, parts = resident.feed(3, 0, 20), [resident.feed(3, 0, 13), resident.feed(3, 13, 7)]
     for name, of in whole.items():
         np.testing.assert_array_equal(of, np.concatenate([part[name] for part in parts]))
@@ -103,7 +103,7 @@ def test_a_feed_goes_on_where_another_ended(make_examples):
 
 def test_a_feed_is_cheap(make_examples):
     """It reads nothing: rows are taken out of the epoch, which is ordered once."""
-    examples, _ = make_examples("augmented images")
+    examples = make_examples("augmented images")["train"]
     resident, ordered = Resident(examples), []
     resident.feed(0, 0, 2)
     object.__setattr__(examples, "epoch", lambda *of: ordered.append(of))
@@ -139,7 +139,7 @@ class TestWhyHost:
         assert why_host(examples, 21 * (90 + 4) - 1) == "they take 1,974 bytes, more than the 1,973 that may be held"
 
     def test_buckets(self, make_examples):
-        assert why_host(make_examples("pairs in buckets")[0], LIMIT) == "batches of data.buckets differ in length"
+        assert why_host(make_examples("pairs in buckets")["train"], LIMIT) == "batches of data.buckets differ in length"
 
 
 def test_a_device_holds_what_a_dry_run_stands_for():

@@ -36,14 +36,14 @@ def joined(shares):
 
 @pytest.fixture
 def mixed(make_examples):
-    return make_examples("mixed images")[0]
+    return make_examples("mixed images")["train"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestEveryKind:
     @pytest.fixture
     def examples(self, make_examples, kind):
-        return make_examples(kind, batch_size=8, eval_batch_size=8)[0]
+        return make_examples(kind, batch_size=8, eval_batch_size=8)["train"]
 
     @pytest.mark.parametrize("processes", [2, 8])
     def test_processes_share_each_batch(self, examples, processes):
@@ -86,7 +86,7 @@ class TestEveryKind:
 
 @pytest.mark.parametrize("kind", ORDERED)
 def test_any_batch_size(make_examples, kind):
-    examples = make_examples(kind)[0]
+    examples = make_examples(kind)["train"]
     streams = [stream(sized(examples, batch_size=size).train_batches(5), 48 // size) for size in (1, 6, 48)]
     assert_same(streams[0], streams[1])
     assert_same(streams[0], streams[2])
@@ -96,7 +96,7 @@ def test_any_batch_size(make_examples, kind):
 @pytest.mark.parametrize("kind", ["mixed images", "masked tokens"])
 def test_workers_do_not_show(make_examples, kind):
     """Workers leave the state as it is, too: one run may start with them and go on without."""
-    examples = make_examples(kind)[0]
+    examples = make_examples(kind)["train"]
     expected = take(examples.train_batches(5), 6)
     working = sized(examples, workers=2)
     batches = working.train_batches(5)
@@ -112,7 +112,7 @@ def test_workers_do_not_show(make_examples, kind):
 
 @pytest.mark.parametrize("kind", ["mixed images", "last tokens of documents"])
 def test_every_epoch_is_a_permutation(make_examples, kind):
-    examples = sized(make_examples(kind)[0], batch_size=1)
+    examples = sized(make_examples(kind)["train"], batch_size=1)
     length = len(examples)
     epochs = stream(examples.train_batches(1), 4 * length)["index"].reshape(4, length)
     assert len({tuple(epoch) for epoch in epochs}) == 4
@@ -193,7 +193,7 @@ print(digest.hexdigest())
 )
 def test_a_fresh_process_with_an_empty_cache_goes_on_bit_by_bit(make_examples, run_python, tmp_path, kind, changes):
     """Subwords are trained again there, so training them must not depend on chance."""
-    examples = make_examples(kind, **changes)[0]
+    examples = make_examples(kind, **changes)["train"]
     batches = examples.train_batches(7)
     next(batches), next(batches)
     state, expected = batches.get_state(), hashlib.sha256()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attention import UsageError
-from tests.train.data.streams import eval_batches, take, train_batches
+from tests.train.data.streams import take
 from tests.train.data.tokenisers.test_tokenisers import words_of
 from train.data.pairs import TranslationData
 
@@ -66,7 +66,7 @@ def texts(data, part, batches):
 @pytest.mark.parametrize("part", ["train", "validation", "test"])
 def test_evaluation_has_every_pair_of_a_split_once(make, part):
     data = make(source_tokeniser="bytes", source_length=32)
-    found = texts(data, part, lambda sentences: eval_batches(sentences, data))
+    found = texts(data, part, lambda sentences: sentences.eval_batches())
     bitext = data.load()
     tokens = bitext.splits[part]
     assert [found[index] for index in range(len(tokens))] == [PAIRS[row] for row in tokens.rows]
@@ -106,7 +106,7 @@ def test_training_goes_through_all_pairs_each_epoch_in_batches_of_one_bucket(mak
     data = make()
     sentences = data.examples(data.load())["train"]
     epoch = len(sentences) // 4
-    batches = take(train_batches(sentences, data, seed=0), 2 * epoch)
+    batches = take(sentences.train_batches(0), 2 * epoch)
     assert {batch["targets"].shape for batch in batches} <= {(4, 12), (4, 16), (4, 32)}
     assert len({batch["targets"].shape for batch in batches}) > 1
     assert {batch["source"].shape for batch in batches} == {(4, 8)}
@@ -126,7 +126,7 @@ def test_long_pairs_are_left_out_and_counted(make):
         lengths = [len(PAIRS[row][1]) + 1 for row in sentences.split.rows]
         assert len(sentences) == sum(length <= 12 for length in lengths)
         assert sentences.too_long == sum(length > 12 for length in lengths) > 0, part
-        found = texts(data, part, lambda sentences: eval_batches(sentences, data))
+        found = texts(data, part, lambda sentences: sentences.eval_batches())
         assert all(len(target) <= 11 for _, target in found.values())
 
 
