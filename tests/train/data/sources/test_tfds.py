@@ -136,12 +136,10 @@ class TestTexts:
         features = {"translation": translation, "n": label} if request.param else dict(translation)
         texts = (("Gut, schön!", "Fine!"), ("Böse.", "Bad."))
         more = [{"n": 1}, {"n": 0}] if request.param else [{}, {}]
-        rows = [
-            dict(zip((f"{request.param}de", f"{request.param}en"), map(str.encode, pair), strict=True))
-            for pair in texts
-        ]
+        names = [f"{request.param}{language}" for language in ("de", "en")]
+        rows = [dict(zip(names, map(str.encode, pair), strict=True)) for pair in texts]
         write(tmp_path / "pairs" / "1.0.0", features, [row | other for row, other in zip(rows, more, strict=True)])
-        return str(tmp_path), [request.param.replace("/", ".") + language for language in ("de", "en")]
+        return str(tmp_path), [name.replace("/", ".") for name in names]
 
     def test_columns_may_be_nested(self, pairs):
         folder, (german, english) = pairs
@@ -202,48 +200,39 @@ class TestMistakes:
 class TestPreparing:
     """Sets that are not there. TensorFlow, the network and the download are stand-ins."""
 
-    @pytest.fixture
-    def tensorflow(self, monkeypatch):
+    @pytest.fixture(autouse=True)
+    def there(self, monkeypatch):
         monkeypatch.setattr(sets.importlib.util, "find_spec", lambda name: SimpleNamespace(name=name))
-
-    @pytest.fixture
-    def network(self, monkeypatch):
         monkeypatch.setattr(requests, "head", lambda url, timeout: None)
 
-    @pytest.fixture
-    def calls(self, monkeypatch):
-        """What `download_and_prepare` was called with; it fails as a full disk would."""
+    @pytest.mark.parametrize(
+        ("missing", "message"),
+        [
+            ("tensorflow", f", and {NO_TENSORFLOW}"),
+            ("network", ", and the network .* https://.*cannot be reached"),
+            ("space", r", and preparing it failed \(No space left on device\): mend that, or set"),
+        ],
+    )
+    def test_what_is_missing_is_said_before_anything_is_prepared(self, tmp_path, monkeypatch, missing, message):
         calls = []
+
+        def unreachable(url, timeout):
+            raise requests.ConnectionError("no route")
 
         def prepare(builder, **options):
             calls.append((builder.name, options))
             raise OSError("No space left on device.\nMore lines.")
 
+        if missing == "tensorflow":
+            monkeypatch.setattr(sets.importlib.util, "find_spec", lambda name: None)
+        if missing == "network":
+            monkeypatch.setattr(requests, "head", unreachable)
         monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", prepare)
-        return calls
-
-    def test_without_tensorflow(self, tmp_path, monkeypatch, calls):
-        monkeypatch.setattr(sets.importlib.util, "find_spec", lambda name: None)
-        with pytest.raises(UsageError, match=f"tfds:mnist is not prepared in {tmp_path}, and {NO_TENSORFLOW}"):
+        with pytest.raises(UsageError, match=f"tfds:mnist is not prepared in {tmp_path}{message}"):
             load("tfds:mnist", "train", data_dir=str(tmp_path))
-        assert not calls
+        assert calls == ([("mnist", {"file_format": "array_record"})] if missing == "space" else [])
 
-    def test_without_network(self, tmp_path, monkeypatch, tensorflow, calls):
-        def unreachable(url, timeout):
-            raise requests.ConnectionError("no route")
-
-        monkeypatch.setattr(requests, "head", unreachable)
-        message = rf"not prepared in {tmp_path}, and the network .* https://.*cannot be reached"
-        with pytest.raises(UsageError, match=message):
-            load("tfds:mnist", "train", data_dir=str(tmp_path))
-        assert not calls
-
-    def test_preparing_fails(self, tmp_path, tensorflow, network, calls):
-        with pytest.raises(UsageError, match=r"preparing it failed \(No space left on device\): mend that, or set"):
-            load("tfds:mnist", "train", data_dir=str(tmp_path))
-        assert calls == [("mnist", {"file_format": "array_record"})]
-
-    def test_prepared_on_first_use(self, tmp_path, monkeypatch, tensorflow, network, pictures):
+    def test_prepared_on_first_use(self, tmp_path, monkeypatch, pictures):
         def prepare(builder, file_format):
             write_pictures(
                 Path(builder.data_dir), [picture.resize((28, 28)).convert("L") for picture in pictures], (28, 28, 1)
@@ -257,14 +246,17 @@ class TestPreparing:
 
 
 class TestRealData:
-    def test_mnist(self, tfds_folder):
-        train, test = (load("tfds:mnist", split, data_dir=tfds_folder) for split in ("train", "test"))
-        assert (len(train), len(test), train.num_classes, train.image_shape) == (60_000, 10_000, 10, (28, 28, 1))
-        assert train[0]["image"].shape == (28, 28, 1)
+    @pytest.mark.parametrize(
+        ("name", "sizes"),
+        [("mnist", (60_000, 10_000, 10, (28, 28, 1))), ("cifar100", (50_000, 10_000, 100, (32, 32, 3)))],
+    )
+    def test_sizes(self, tfds_folder, name, sizes):
+        train, test = (load(f"tfds:{name}", split, data_dir=tfds_folder) for split in ("train", "test"))
+        assert (len(train), len(test), train.num_classes, train.image_shape) == sizes
+        assert train[0]["image"].shape == sizes[-1]
 
-    def test_cifar100(self, tfds_folder):
+    def test_pixels_of_cifar100(self, tfds_folder):
         train, test = (load("tfds:cifar100", split, data_dir=tfds_folder) for split in ("train", "test"))
-        assert (len(train), len(test), train.num_classes, train.image_shape) == (50_000, 10_000, 100, (32, 32, 3))
         np.testing.assert_array_equal(np.bincount([record["label"] for record in test]), 100)
         total = sum(record["image"].sum(axis=(0, 1), dtype=np.int64) for record in train)
         mean = total / (255 * 50_000 * 32 * 32)
