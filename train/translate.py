@@ -24,7 +24,7 @@ from train.cli.files import check_place, writing
 from train.config.schema import Config
 from train.data import tokenisers
 from train.data.sources import lines
-from train.data.text.windows import cut
+from train.data.text.examples import cut
 from train.decode import alignment, trained
 from train.generation.decoding import translate
 from train.generation.sampling import Sampling

@@ -19,9 +19,8 @@ from models.fields import field
 from train.data import draws, section, sources, tokenisers
 from train.data.encodings.corpus import Corpus
 from train.data.pipeline import NOTHING, Example, Raw, Recipe, Recipes
-from train.data.text.examples import TextExamples
+from train.data.text.examples import TextExamples, padded
 from train.data.text.section import CachedTextSection
-from train.data.text.windows import padded
 
 
 def bucketed(

@@ -3,8 +3,7 @@ import pytest
 
 from attention.errors import UsageError
 from train.data.draws import Draws
-from train.data.text.examples import Masking
-from train.data.text.windows import cut, padded, per_epoch, shifted, strides
+from train.data.text.examples import Masking, cut, padded, per_epoch, shifted, strides
 from train.data.tokenisers import make
 
 
