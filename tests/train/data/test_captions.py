@@ -72,13 +72,10 @@ def test_slices_keep_the_captions_of_an_image_together_and_images_stay_with_them
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"source": "caption_digit"}, "caption_digits"),
-        ({"source": "tfds:coco_captions"}, "file:PATH"),
         ({"train_split": "training"}, "Valid: test, train, validation"),
         ({"target_tokeniser": "words()"}, r"words\(marks=True\)"),
         ({"target_length": 1}, "0 captions of data.train_split fit in data.target_length=1, but 1"),
         ({"image_shape": "8x8x1"}, "the data have 16x40x1"),
-        ({"eval_transforms": "flip"}, "must give the same image every time"),
     ],
 )
 def test_mistakes_are_one_sentence(changes, message):

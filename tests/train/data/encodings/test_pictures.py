@@ -138,8 +138,6 @@ class TestFolder:
         picture("eel", 0, (5, 5)).save(place / "eel" / "z.png")
         with pytest.raises(UsageError, match=r"differ in size: .*0\.png is 8x12x3 and .*z\.png is 5x5x3; set"):
             load(f"folder:{place}", "train")
-        with pytest.raises(UsageError, match="must be one size with 1, 3 or 4 channels, such as 64x64x3"):
-            section(f"folder:{place}", image_shape="0x0x3")
 
     def test_what_cannot_be_read_is_named_at_once(self, tmp_path, cache):
         place = write(tmp_path / "a", count=8)

@@ -1,6 +1,5 @@
 """Corpora: documents in splits, vocabularies and classes, what is kept of them, and what is wrong in words."""
 
-import dataclasses
 import pickle
 import re
 
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 
 from attention.errors import UsageError
-from attention.types import build
 from tests.train.data.tokenisers.test_tokenisers import words_of
 from train.data import splits
 from train.data.encodings import corpus
@@ -180,32 +178,6 @@ class TestShuffling:
         monkeypatch.setattr(corpus, "ORDER", -1)
         make(LabelledTextData, train_split="train[:6]").load()
         assert len(list((tmp_path / "cache" / "tokenisers").glob("*.json"))) == 2
-
-
-@pytest.mark.parametrize("section", [TextData, MaskedTextData, LabelledTextData])
-def test_the_section_is_made_from_plain_values(make, section):
-    """What configs hold: every field a plain value, and none left out."""
-    plain = dataclasses.asdict(make(section))
-    assert build(section, plain, "data", whole=True) == make(section)
-    for field in plain:
-        with pytest.raises(UsageError, match=rf"The field data\.{field} is missing"):
-            build(section, {k: v for k, v in plain.items() if k != field}, "data", whole=True)
-
-
-@pytest.mark.parametrize(
-    ("section", "changes", "message"),
-    [
-        (TextData, {"source": "imdb"}, "Unknown data.source 'imdb'"),
-        (TextData, {"tokeniser": "byte"}, "Unknown data.tokeniser 'byte'"),
-        (TextData, {"test_split": "test["}, "Cannot read the split"),
-        (TextData, {"eval_stride": 17}, r"data.eval_stride must be between 0 .* and data.context = 16, but it is 17"),
-        (LabelledTextData, {"keep": "middle"}, r"Unknown data.keep 'middle'.* Valid: first, last"),
-        (LabelledTextData, {"label_column": ""}, "data.label_column must name the column"),
-    ],
-)
-def test_mistakes(make, section, changes, message):
-    with pytest.raises(UsageError, match=message):
-        make(section, **changes)
 
 
 class TestRealText:
