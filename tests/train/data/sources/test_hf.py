@@ -78,8 +78,10 @@ def test_streams_are_known_by_their_commit(texts, monkeypatch):
     with pytest.raises(UsageError, match=r"Cannot tell the version of hf:.*streaming needs the hub"):
         texts(streaming=True)
     shas = {"main": "abc", "old": "def"}
-    info = lambda self, name, revision: SimpleNamespace(sha=shas[revision or "main"])  # noqa: E731
-    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", info)
+    monkeypatch.setattr(
+        "huggingface_hub.HfApi.dataset_info",
+        lambda self, name, revision: SimpleNamespace(sha=shas[revision or "main"]),
+    )
     stream = texts(streaming=True)
     assert values(stream, "text") == values(texts(), "text")
     assert stream.content != texts(streaming=True, revision="old").content
