@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from attention.errors import UsageError
 from train.data.section import Section
-from train.data.sources.rows import DataColumn, Row, Rows, digest
+from train.data.sources.rows import DataColumn, Rows, digest
 from train.data.splits import named
 
 HELD_OUT = {"test": 0.1, "validation": 0.1}
@@ -20,11 +20,8 @@ def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Secti
     if len(columns) > 1:
         raise UsageError("pydoc has no classes; use another data.source, such as 'file:PATH'.")
     texts = {topic: _topics()[topic] for topic in named(splits(), split, name)}
-    return Rows(f"{split} of {name}", digest(texts.values()), functools.partial(_rows, texts))
-
-
-def _rows(texts: dict[str, str]) -> Iterator[Row]:
-    return ({"where": f"Topic {topic!r}", "text": text} for topic, text in texts.items())
+    rows = [{"where": f"Topic {topic!r}", "text": text} for topic, text in texts.items()]
+    return Rows(f"{split} of {name}", digest(texts.values()), lambda: iter(rows))
 
 
 @functools.cache

@@ -101,7 +101,7 @@ def picked(
     """Picks columns, of which at most one is a label, of all rows that `read` yields; `version` differs if these do."""
     content = digest([*version, *(f"{column.role} {column.name}" for column in columns)])
     class_names = sum((column.classes for column in columns), ())
-    return Rows(name, content, functools.partial(_pick, columns, read), class_names)
+    return Rows(name, content, lambda: (row_of(columns, *placed) for placed in read()), class_names)
 
 
 def in_memory(name: str, arrays: Mapping[str, np.ndarray], class_names: tuple[str, ...] = ()) -> Rows:
@@ -121,10 +121,6 @@ def _zipped(name: str, arrays: Mapping[str, np.ndarray]) -> Iterator[Row]:
 def row_of(columns: Sequence[DataColumn], where: str, entries: Mapping[str, Any]) -> Row:
     """Reads the columns of one row; raises as `DataColumn.value` does."""
     return {"where": where} | {column.role: column.value(entries, where) for column in columns}
-
-
-def _pick(columns: Sequence[DataColumn], read: Callable[[], Iterator[Placed]]) -> Iterator[Row]:
-    return (row_of(columns, *placed) for placed in read())
 
 
 def _get(row: Mapping[str, Any], column: str) -> Any:

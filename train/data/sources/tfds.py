@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import functools
 import importlib.util
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +37,7 @@ def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Secti
     content = digest([builder.info.full_name, *files, *(f"{column.role} {column.name}" for column in columns)])
     class_names = sum((column.classes for column in columns), ())
     shape = tuple(size or 0 for size in features[columns[0].name].shape) if images else ()
-    return Rows(rows.name, content, functools.partial(iter, rows), class_names, records=rows, image_shape=shape)
+    return Rows(rows.name, content, rows.__iter__, class_names, records=rows, image_shape=shape)
 
 
 @dataclasses.dataclass(frozen=True)
