@@ -12,9 +12,7 @@ from attention.types import Reader
 from models.fields import field
 from train.data import section, sources, tokenisers
 from train.data.draws import Draws
-from train.data.encodings import cache
 from train.data.encodings.corpus import Corpus
-from train.data.encodings.images import encode
 from train.data.images import transforms
 from train.data.images.examples import Pictures
 from train.data.images.section import ImageSection
@@ -83,15 +81,15 @@ class CaptionData(WrittenTextData, ImageSection):
     def load(self) -> Corpus:
         """Loads captions and images; raises UsageError also where images are not of the size that is stated."""
         corpus = super().load()
-        root = cache.root(self.cache_dir)
-        images = {name: encode(rows, self.image_shape, root) for name, rows in corpus.rows.items()}
-        for part in images.values():
-            section.check_stated("image_shape", self.image_shape, section.sides(part.image_shape))
-        return corpus.with_images(images)
+        for split in corpus.splits.values():
+            section.check_stated("image_shape", self.image_shape, section.sides(split.images.image_shape))
+        return corpus
 
     def blank(self) -> Corpus:
         """Makes a row of zeros with a black image; see `CachedTextSection.blank`."""
-        return super().blank().with_images({"train": self.black()})
+        corpus = super().blank()
+        split = dataclasses.replace(corpus.splits["train"], images=self.black())
+        return dataclasses.replace(corpus, splits=dict.fromkeys(corpus.splits, split))
 
     def shape(self, corpus: Corpus) -> tuple[int, int, int]:
         """Computes (H, W, C) of the images that the model sees; raises UsageError where they have several."""

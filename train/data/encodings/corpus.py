@@ -15,7 +15,7 @@ from attention.errors import UsageError
 from train.data import classes, section, sources, splits, tokenisers
 from train.data.encodings import cache
 from train.data.encodings.cache import Lazy, Mapped
-from train.data.encodings.images import LabelledImages
+from train.data.encodings.images import LabelledImages, encode
 from train.data.encodings.tokens import Stored, tokenise
 from train.data.section import Section
 from train.data.sources.rows import Row, Rows, digest
@@ -112,13 +112,6 @@ class Corpus:
         """The tokeniser of what the model writes: of the text, or of the target."""
         return list(self.tokenisers.values())[-1]
 
-    def with_images(self, images: Mapping[str, LabelledImages]) -> "Corpus":
-        """Gives splits the images of their parts, by the parts' names."""
-        splits = {
-            part: dataclasses.replace(split, images=images[split.split.name]) for part, split in self.splits.items()
-        }
-        return dataclasses.replace(self, splits=splits)
-
     def texts(self, part: str, column: str, indices: Integer[np.ndarray, " k"]) -> list[str]:
         """Reads the text in a column of some rows of a split."""
         tokens = self.splits[part]
@@ -131,7 +124,7 @@ class Corpus:
 
 
 def load(data: Section) -> Corpus:
-    """Reads, tokenises and caches the text that a section of text names; later calls only map the cache."""
+    """Reads and encodes the texts, and the images, that a section of text names; later calls only map the cache."""
     cache_dir = cache.root(data.cache_dir)
     names, rows = splits.opened(data, lambda part: stripped(sources.open_split(data, part)))
     tokeniser_of = {}
@@ -150,11 +143,13 @@ def load(data: Section) -> Corpus:
         name: {column: tokenise(part, column, made, data.end_token, cache_dir) for column, made in tokeniser_of.items()}
         for name, part in rows.items()
     }
+    with_images = rows if "image" in data.COLUMNS else {}
+    images = {name: encode(part, data.image_shape, cache_dir) for name, part in with_images.items()}
     tokenised = {}
     for part, split in names.items():
         columns = stored[split.name]
-        count = functools.partial(len, next(iter(columns.values())))
-        tokenised[part] = TokenisedSplit(columns, split, _cut(data, split, rows[split.name], count, cache_dir))
+        chosen = _cut(data, split, rows[split.name], next(iter(columns.values())).__len__, cache_dir)
+        tokenised[part] = TokenisedSplit(columns, split, chosen, images=images.get(split.name))
     return Corpus(tokeniser_of, tokenised, rows)
 
 
