@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from attention.errors import UsageError, brief, check_known
 from train.data import packages
 from train.data.section import Section
-from train.data.sources.rows import DataColumn, Row, Rows, digest, row_of
+from train.data.sources.rows import DataColumn, Placed, Row, Rows, picked, row_of
 from train.data.splits import named
 
 
@@ -34,10 +34,9 @@ def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Secti
     records = _records(builder, split, name, folder, images or None)
     files = [(file.name, os.path.getsize(file)) for file in builder.info.splits[split].filepaths]
     rows = Records(records, columns, f"{split} of tfds:{name}")
-    content = digest([builder.info.full_name, *files, *(f"{column.role} {column.name}" for column in columns)])
-    class_names = sum((column.classes for column in columns), ())
     shape = tuple(size or 0 for size in features[columns[0].name].shape) if images else ()
-    return Rows(rows.name, content, rows.__iter__, class_names, records=rows, image_shape=shape)
+    whole = picked(rows.name, columns, [builder.info.full_name, *files], lambda: map(rows.placed, range(len(rows))))
+    return dataclasses.replace(whole, records=rows, image_shape=shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +50,12 @@ class Records(Sequence):
     def __len__(self) -> int:
         return len(self.records)
 
-    def __iter__(self) -> Iterator[Row]:
-        return map(self.__getitem__, range(len(self)))
-
     def __getitem__(self, index: int) -> Row:
-        return row_of(self.columns, f"Example {index} of {self.name}", self.records[index])
+        return row_of(self.columns, *self.placed(index))
+
+    def placed(self, index: int) -> Placed:
+        """Reads an example as TFDS has it."""
+        return f"Example {index} of {self.name}", self.records[index]
 
 
 def _checked(column: DataColumn, features: Mapping[str, Any], name: str) -> DataColumn:
