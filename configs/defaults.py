@@ -54,6 +54,16 @@ def captioning(attention: str, model: str = "captioner") -> ConfigDict:
     return config
 
 
+def trial(source: str, attention: str) -> ConfigDict:
+    """A trial in the frame of all trials, with a mechanism in each of two layers; experiments override what differs."""
+    config = _defaults("trial", "frame")
+    config.data.source = source
+    config.model.attention = attention
+    config.optimizer.update(learning_rate=3e-3, warmup="100 steps", weight_decay=0.0, beta2=0.95)
+    config.train.update(length="2000 steps", log_every="200 steps", eval_every="500 steps", checkpoint_every="0 steps")
+    return config
+
+
 def _defaults(task: str, model: str) -> ConfigDict:
     kind = TASKS[task]
     return ConfigDict(dataclasses.asdict(Config(task, model=kind.model_types[model](), data=kind.data_type())))

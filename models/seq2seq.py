@@ -29,9 +29,9 @@ from attention.scores.dot import DotProduct
 from attention.scores.luong import Bilinear
 from attention.scores.pairwise import Additive
 from attention.types import Count, Names, Rate, Share
-from models.attention_weights import keep_weights, weights_asked_of
 from models.config import ModelConfig
 from models.fields import field
+from models.layers.attention_weights import keep_weights, weights_asked_of
 from models.layers.cache import Decoding
 from models.layers.dropout import Dropout
 from models.layers.output import Output

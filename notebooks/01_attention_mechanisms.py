@@ -47,8 +47,8 @@ from analysis import metrics
 from analysis.pictures import projection, style, surfaces
 from analysis.tables import Number, ResultColumn, ResultTable
 from attention import reference, spatial_attention, squeeze_excitation
-from models.attention_weights import attention_weights
 from models.layers import MultiHeadAttention
+from models.layers.attention_weights import attention_weights
 from models.mechanisms import Mechanism, resolve
 from train.decode.alignment import Alignment, matrix
 from train.mechanisms import layer_parameters

@@ -14,7 +14,7 @@ from analysis.explore import patterns
 from analysis.pictures import attention_maps
 from analysis.pictures.attention_maps import TextMaps
 from attention.errors import UsageError
-from models.attention_weights import output_and_weights
+from models.layers.attention_weights import output_and_weights
 from train import loading
 from train.config.schema import Config
 from train.decode import alignment, trained

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from attention import Mask, align_values
 from attention.errors import UsageError, check_known
-from models.attention_weights import attention_weights, output_and_weights
+from models.layers.attention_weights import attention_weights, output_and_weights
 from train import loading
 from train.config.schema import Config
 from train.data import tokenisers

@@ -12,7 +12,7 @@ from attention.forms import Tokens
 from attention.options import Options, as_mask
 from attention.parameters import Params
 from attention.score import Mixer
-from models.attention_weights import keep_weights, weights_asked_of
+from models.layers.attention_weights import keep_weights, weights_asked_of
 from models.layers.cache import Cache, PreparedSource
 from models.layers.pieces import AttentionPieces, Pieces
 

@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 
 # What draws are for, the first of their words, so that no use shares draws with another.
-EXAMPLE, ORDER, CUTS, BATCHES, PARTNERS, EVALUATION = range(6)
+EXAMPLE, ORDER, CUTS, BATCHES, PARTNERS, EVALUATION, TRIAL = range(7)
 
 _START = (0x243F6A88, 0x13198A2E)  # the first digits of π, which hide nothing
 _WORD = 0xFFFFFFFF

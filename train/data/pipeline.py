@@ -29,7 +29,7 @@ from attention.errors import UsageError
 from train.data import draws
 from train.data.draws import Draws, Word
 from train.data.encodings.cache import Lazy
-from train.data.section import Section
+from train.data.section import Batches
 
 T = TypeVar("T")
 Batch = dict[str, np.ndarray]
@@ -170,7 +170,7 @@ class Examples(Lazy):
     of tokenised rows; its `content` identifies them.
     """
 
-    data: Section
+    data: Batches
     split: Any
 
     whole_batches: ClassVar[bool] = False  # whether an epoch of training leaves out what fills no batch

@@ -24,16 +24,10 @@ Slices = Annotated[str, Reader(lambda text, _: Split.parse(text))]
 
 
 @dataclasses.dataclass(frozen=True)
-class Section(Checked):
-    """The place of the data, their splits and their batches."""
+class Batches(Checked):
+    """What all data have: a source, and batches."""
 
     source: str = field("", "Which data.")
-    data_dir: str = field(
-        "", "Where TFDS sets or the hub's downloads are; '' is the libraries' own default.", role=BOOKKEEPING
-    )
-    train_split: Slices = field("train", "What is learned from.")
-    validation_split: Slices = field("validation", 'What "best" is chosen on.')
-    test_split: Slices = field("test", "What is measured at the end.")
     batch_size: Annotated[Count, Unit("examples")] = field(16, "Training examples a step, over all processes.")
     eval_batch_size: Annotated[Count, Unit("examples")] = field(
         16, "Examples an evaluation step, over all processes.", role=HARDWARE
@@ -43,6 +37,19 @@ class Section(Checked):
     )
 
     PATH: ClassVar[str] = "data."
+
+
+@dataclasses.dataclass(frozen=True)
+class Section(Batches):
+    """The place of data that are read, and their splits."""
+
+    data_dir: str = field(
+        "", "Where TFDS sets or the hub's downloads are; '' is the libraries' own default.", role=BOOKKEEPING
+    )
+    train_split: Slices = field("train", "What is learned from.")
+    validation_split: Slices = field("validation", 'What "best" is chosen on.')
+    test_split: Slices = field("test", "What is measured at the end.")
+
     COLUMNS: ClassVar[Mapping[str, str]]  # the fields that name the columns of a row, by what these are read as
     revision, streaming = "", False  # no fields of every section
 

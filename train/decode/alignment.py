@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from attention.errors import UsageError
-from models.attention_weights import attention_weights
+from models.layers.attention_weights import attention_weights
 from train.cli.files import check_place
 from train.data.tokenisers import Tokeniser
 

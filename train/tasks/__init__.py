@@ -9,6 +9,7 @@ from train.tasks.masked_language_modelling import MaskedLanguageModelling
 from train.tasks.task import Task
 from train.tasks.text_classification import TextClassification
 from train.tasks.translation import Translation
+from train.tasks.trial import TrialTask
 
 TASKS: dict[str, type[Task]] = {
     "captioning": Captioning,
@@ -17,6 +18,7 @@ TASKS: dict[str, type[Task]] = {
     "masked_language_modelling": MaskedLanguageModelling,
     "text_classification": TextClassification,
     "translation": Translation,
+    "trial": TrialTask,
 }
 
 

@@ -16,7 +16,7 @@ from models.surgery.low_rank import Lora
 from train.config.schema import Config
 from train.data import classes, splits
 from train.data.pipeline import BatchIterator, Examples
-from train.data.section import Section
+from train.data.section import Batches
 from train.state import count_parameters, first_attention
 from train.step import Batch, Sums
 
@@ -56,7 +56,7 @@ class Task:
     sizes: tuple[Any, ...]
     model: Any
     lora: Lora | None = None
-    _data: Section
+    _data: Batches
 
     def with_model(self, model: Any) -> "Task":
         """Copies the task for another network of the same inputs and outputs, without low-rank additions."""

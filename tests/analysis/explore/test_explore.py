@@ -14,7 +14,7 @@ import pytest
 from analysis.explore import __main__ as explore
 from analysis.explore import extraction, page
 from analysis.pictures.attention_maps import mixing
-from models.attention_weights import attention_weights
+from models.layers.attention_weights import attention_weights
 from tests.analysis.explore.looks import looks
 from tests.analysis.untrained import untrained
 from tests.sizes import once

@@ -8,8 +8,8 @@ import pytest
 
 from analysis.pictures.attention_maps import mixing, rollout
 from attention import UnsupportedError
-from models.attention_weights import attention_weights
 from models.gpt import GPT, GPTConfig
+from models.layers.attention_weights import attention_weights
 from tests.models.small import small
 
 TOKENS = jnp.zeros((1, 3), jnp.int32)

@@ -12,7 +12,7 @@ import pytest
 from analysis.pictures import __main__ as pictures
 from analysis.pictures import attention_maps, heads, surfaces
 from attention.scores.pairwise import Neural
-from models.attention_weights import attention_weights
+from models.layers.attention_weights import attention_weights
 from tests.analysis.untrained import untrained
 from tests.conftest import ROOT
 from tests.sizes import more, once

@@ -13,6 +13,7 @@ from train.data.images.section import ImageData
 from train.data.pairs import TranslationData
 from train.data.splits import PARTS
 from train.data.text.section import LabelledTextData, MaskedTextData, TextData
+from train.data.trials.section import TrialData
 
 DEFAULTS = ImageData(batch_size=8, eval_batch_size=8, classes=0, image_shape="")
 MIXED = {"train_transforms": "pad_crop(padding=2)|flip|normalise(mean=0.5, std=0.25)", "mixup": 0.4}
@@ -42,6 +43,7 @@ SECTIONS = {
     "last tokens of documents": (LabelledTextData, {"keep": "last"}),
     "pairs": (TranslationData, {}),
     "pairs in buckets": (TranslationData, {"buckets": "12,20"}),
+    "trials": (TrialData, {"source": "recall(size=4, least=2, tested=(6,))", "examples": 21, "eval_examples": 9}),
     "captions": (CaptionData, {"train_transforms": "pad_crop|normalise(mean=0.5, std=0.5)"}),
 }
 
@@ -108,6 +110,7 @@ def make_examples(photos, defaults, text_fields, folder, tmp_path):
         MaskedTextData: text,
         LabelledTextData: table | {"label_column": "n", "context": 3, "tokeniser": "words"},
         TranslationData: table | {"source_column": "text", "source_length": 50, "target_length": 30},
+        TrialData: {"batch_size": 4, "eval_batch_size": 4},
         CaptionData: {"cache_dir": text_fields["cache_dir"], "eval_batch_size": 300},
     }
 

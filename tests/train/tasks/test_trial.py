@@ -1,0 +1,67 @@
+"""Trials are trained and measured as they say."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.train.conftest import arguments
+from train import main, tasks
+from train.loading import resolve
+
+SPEC = "stacked_recall(size=6, least=3, keys=32, values=8, tested=(9, 12))"
+SMALL = {
+    "config": "configs/trial_stacked.py",
+    "data__source": SPEC,
+    "data__eval_examples": 40,
+    "data__eval_batch_size": 20,
+    "model__mlp": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("trial") / "run"
+    assert main.main(arguments(place, **SMALL)) == 0
+    return place
+
+
+def test_accuracies_are_means_over_the_answers_of_each_size(run):
+    result = json.loads((run / "result.json").read_text())
+    test, of_each = result["final"]["test"], np.load(run / "test_examples.npz")
+    groups = np.arange(120) // 40
+    for group, name in enumerate(("accuracy", "accuracy_at_9", "accuracy_at_12")):
+        weights = of_each["last/" + name.replace("accuracy", "weight")][0]
+        assert not weights[groups != group].any()
+        assert test[name] == pytest.approx(of_each[f"last/{name}"][0].sum() / weights.sum(), rel=1e-6)
+        sizes = weights[groups == group]
+        assert set(sizes) <= ({3, 4, 5, 6} if group == 0 else {(9, 12)[group - 1]})
+    assert "accuracy_at_9" not in result["final"]["validation"]
+    assert result["baselines"] == {"chance_accuracy": 1 / 8}
+    assert result["cache_bytes"] == 2 * 24 * 16 * 4  # keys and values of 24 positions, in one layer of 16 units
+
+
+def test_all_seeds_have_the_same_examples_and_parts_have_others():
+    def examples(**changes):
+        flags, overrides = main.parse(arguments("unused", **SMALL | changes))
+        return tasks.of(resolve(flags.config, overrides)[0]).sources
+
+    first, second = examples(seed=1), examples(seed=2)
+    for part in ("train", "validation", "test"):
+        np.testing.assert_array_equal(first[part].evaluate(3)["tokens"], second[part].evaluate(3)["tokens"])
+    assert any(
+        first["train"].evaluate(n)["tokens"].tolist() != first["test"].evaluate(n)["tokens"].tolist() for n in range(3)
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data__source": "digits"}, "digits"),
+        ({"train__loss_chunk": 8}, "set it to 0"),
+    ],
+)
+def test_mistakes_are_said_before_anything_is_written(tmp_path, capsys, changes, message):
+    assert main.main(arguments(tmp_path / "run", **SMALL | changes)) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

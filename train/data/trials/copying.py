@@ -1,0 +1,196 @@
+"""Trials of copying, of induction, and of memory in parameters and in one state."""
+
+import dataclasses
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from attention.errors import UsageError
+from attention.types import Count, at_least
+from train.data import draws
+from train.data.draws import Draws, Word
+from train.data.pipeline import Example
+from train.data.trials.trial import Trial, example, permuted, ranked
+
+_FACTS = 1  # the seed of what is to be memorised
+
+
+@dataclasses.dataclass(frozen=True)
+class _Symbols(Trial):
+    """The base of trials whose answers are symbols, of which there are `symbols`, beside two signs."""
+
+    symbols: Annotated[int, at_least(2)] = 14
+
+    @property
+    def vocabulary(self) -> int:
+        """Nothing, a sign, and the symbols."""
+        return 2 + self.symbols
+
+    @property
+    def chance(self) -> float:
+        """See `Trial`."""
+        return 1 / self.symbols
+
+
+@dataclasses.dataclass(frozen=True)
+class Copying(_Symbols):
+    """Symbols, a sign, and the symbols again: each is to be said from those before it.
+
+    The size counts the symbols. Chance is 1/`symbols`.
+
+    Source: Jelassi et al. 2024, https://arxiv.org/abs/2402.01032: a state of fixed size cannot copy what is longer than
+    it holds, and a Transformer learns to copy sequences that are longer than those of its training.
+    """
+
+    size: Count = 32
+
+    def length(self, size: int) -> int:
+        """Every symbol but the last one is read twice, and the sign once."""
+        return 2 * size
+
+    def example(self, draw: Draws, size: Word, most: int) -> Example:
+        """See `Trial`."""
+        symbols = 2 + draw.integer(self.symbols, most)
+        xp = draws.namespace(symbols)
+        place = xp.arange(self.length(most))
+        tokens = xp.where(place < size, symbols[xp.clip(place, 0, most - 1)], 1)
+        tokens = xp.where(place > size, symbols[xp.clip(place - size - 1, 0, most - 1)], tokens)
+        there = place < 2 * size
+        targets = symbols[xp.clip(place - size, 0, most - 1)]
+        return example(xp.where(there, tokens, 0), targets, there & (place >= size))
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectiveCopying(_Symbols):
+    """Symbols at random places among blanks, then a sign, and as many blanks, at which they are to be said in order.
+
+    The size counts the symbols; the sequence has `context` tokens. Chance is 1/`symbols`.
+
+    Source: Gu and Dao 2023, https://arxiv.org/abs/2312.00752, in the form of Poli et al. 2024 (MAD),
+    https://arxiv.org/abs/2403.17844, appendix B: 16 symbols of 14 in 256 tokens. Its published generator draws the
+    places of blanks from numpy's global generator, so that they do not follow its seed.
+    """
+
+    size: Count = 16
+    context: Count = 64
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.context < 2 * max(self.size, *self.tested, 0) + 1:
+            raise UsageError(f"context={self.context} does not hold the symbols twice and a sign; give more.")
+
+    def length(self, size: int) -> int:
+        """See `Trial`."""
+        del size
+        return self.context
+
+    def example(self, draw: Draws, size: Word, most: int) -> Example:
+        """See `Trial`."""
+        symbols, order = 2 + draw.integer(self.symbols, most), permuted(draw, self.context)
+        xp = draws.namespace(symbols)
+        place, sign = xp.arange(self.context), self.context - size - 1
+        inside = order < sign
+        chosen = inside & (xp.cumsum(inside) <= size)  # the first places of the order that are before the sign
+        taken = chosen[ranked(order)]
+        nth = xp.clip(xp.cumsum(taken) - 1, 0, most - 1)
+        tokens = xp.where(taken, symbols[nth], xp.where(place == sign, 1, 0))
+        return example(tokens, symbols[xp.clip(place - sign - 1, 0, most - 1)], place > sign)
+
+
+@dataclasses.dataclass(frozen=True)
+class Induction(_Symbols):
+    """Random symbols, among them a sign once; the sign at the end asks for the symbol that came after it.
+
+    The size counts the tokens. Chance is 1/`symbols`.
+
+    Source: induction heads of Gu and Dao 2023, https://arxiv.org/abs/2312.00752, section 4.1.2: 256 tokens of 16,
+    tested up to 2^20.
+    """
+
+    size: Annotated[int, at_least(4)] = 64
+
+    def length(self, size: int) -> int:
+        """See `Trial`."""
+        return size
+
+    def example(self, draw: Draws, size: Word, most: int) -> Example:
+        """See `Trial`."""
+        symbols, bits = 2 + draw.integer(self.symbols, most), draw.bits(most)
+        xp = draws.namespace(symbols)
+        place = xp.arange(most)
+        sign = xp.argmax(xp.where(place < size - 2, bits, 0))
+        tokens = xp.where((place == sign) | (place == size - 1), 1, symbols)
+        answer = xp.broadcast_to(symbols[sign + 1], (most,))
+        return example(xp.where(place < size, tokens, 0), answer, place == size - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Compression(_Symbols):
+    """Random symbols and a sign; from the last position alone, all symbols are to be said, each from its place.
+
+    The size counts the tokens, the sign among them. Chance is 1/`symbols`.
+
+    Source: compression of Poli et al. 2024 (MAD), https://arxiv.org/abs/2403.17844, appendix B: 32 tokens of 15
+    symbols. Its published generator gives the sign as an answer too, which is always right.
+    """
+
+    size: Annotated[int, at_least(2)] = 16
+    symbols: Annotated[int, at_least(2)] = 15
+
+    pooled: ClassVar[bool] = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.least or self.tested:
+            raise UsageError("compression has one size, as all is said from its last position; leave out the others.")
+
+    def length(self, size: int) -> int:
+        """See `Trial`."""
+        return size
+
+    def example(self, draw: Draws, size: Word, most: int) -> Example:
+        """See `Trial`."""
+        symbols = 2 + draw.integer(self.symbols, most)
+        xp = draws.namespace(symbols)
+        symbol = xp.arange(most) < size - 1
+        return example(xp.where(symbol, symbols, 1), symbols, symbol)
+
+
+@dataclasses.dataclass(frozen=True)
+class Memorisation(Trial):
+    """Keys whose values are the same in all sequences: a sign behind each key asks for it.
+
+    The size counts the keys of a sequence. Nothing in the sequence says the value, so parameters hold all of it. Chance
+    is 1/`facts`.
+
+    Source: memorisation of Poli et al. 2024 (MAD), https://arxiv.org/abs/2403.17844, appendix B: 16 keys of 127 in 32
+    tokens.
+    """
+
+    size: Count = 16
+    facts: Count = 127
+
+    @property
+    def vocabulary(self) -> int:
+        """Nothing, a sign, keys and values."""
+        return 2 + 2 * self.facts
+
+    @property
+    def chance(self) -> float:
+        """See `Trial`."""
+        return 1 / self.facts
+
+    def length(self, size: int) -> int:
+        """Two tokens a key."""
+        return 2 * size
+
+    def example(self, draw: Draws, size: Word, most: int) -> Example:
+        """See `Trial`."""
+        keys = draw.integer(self.facts, most)
+        xp = draws.namespace(keys)
+        there = xp.arange(most) < size
+        facts = xp.asarray(draws.permutation(self.facts, _FACTS).astype(np.int32))
+        none = xp.zeros_like(keys)
+        tokens = xp.stack([xp.where(there, 2 + keys, 0), xp.where(there, 1, 0)], 1).reshape(-1)
+        targets = xp.stack([none, 2 + self.facts + facts[keys]], 1).reshape(-1)
+        return example(tokens, targets, xp.stack([none > 0, there], 1).reshape(-1))

@@ -1,0 +1,90 @@
+"""The section `data` of the configs of trials, and their examples."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+from jaxtyping import Integer
+
+from attention.types import Count, Reader
+from models.fields import field
+from train.data import draws, trials
+from train.data.draws import Draws
+from train.data.pipeline import Example, Examples, Material, Raw, Recipe, Recipes
+from train.data.section import Batches
+from train.data.splits import PARTS
+from train.data.trials.trial import Trial
+
+DRAWN = 0  # in place of a size: the size of a training example
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialData(Batches):
+    """The trial, and how many of its examples there are."""
+
+    source: Annotated[str, Reader(trials.parse)] = field(
+        "stacked_recall", "A trial with options, such as `recall(size=8, tested=(16, 32))`; see `docs/trials.md`."
+    )
+    examples: Count = field(100_000, "How many training examples there are, the same for all seeds.")
+    eval_examples: Count = field(
+        1000, "How many examples of validation there are, and of the test for each of its sizes."
+    )
+    batch_size: int = 64
+    eval_batch_size: int = 250
+
+    def load(self) -> dict[str, "TrialExamples"]:
+        """Makes the examples of all parts, by the names of `train.data.splits.PARTS`."""
+        return {part: TrialExamples(self, part) for part in PARTS}
+
+    @functools.cached_property
+    def trial(self) -> Trial:
+        """What is generated."""
+        return trials.parse(self.source)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialExamples(Examples):
+    """The examples of a part, each a function of the part and its number, alike for all seeds.
+
+    Those of training and validation have drawn sizes. The test has as many more of each size in `tested`.
+    """
+
+    data: TrialData
+    split: str
+
+    def __len__(self) -> int:
+        return self.data.examples if self.split == "train" else self.data.eval_examples * len(self._sizes)
+
+    @property
+    def content(self) -> str:
+        """The trial; a later version of its draws would say so here."""
+        return f"{self.data.source}, version 1"
+
+    def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
+        """Gives each example its size, or DRAWN."""
+        groups = np.zeros_like(numbers) if self.split == "train" else numbers // self.data.eval_examples
+        return {"index": numbers, "size": np.array(self._sizes)[groups]}
+
+    def materials(self, training: bool) -> Sequence[Material]:
+        """Nothing is read."""
+        del training
+        return ()
+
+    def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
+        """Makes the example; `size` is DRAWN, or one of `tested`."""
+        del raw
+        trial, index, size = self.data.trial, recipe["index"], recipe["size"]
+        draw = Draws(draws.TRIAL, PARTS.index(self.split), index)
+        drawn, xp = trial.drawn_size(draw), draws.namespace(index)
+        made = trial.example(draw, xp.where(size == DRAWN, drawn, size), self._most)
+        return made | {"size": size, "index": index}
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return (DRAWN, *self.data.trial.tested) if self.split == "test" else (DRAWN,)
+
+    @property
+    def _most(self) -> int:
+        return max(self.data.trial.size, *self._sizes)
