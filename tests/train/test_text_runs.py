@@ -11,6 +11,7 @@ from tests.storm import assert_same
 from tests.train.conftest import arguments, record
 from train import evaluate, generate, loading, main
 from train.data import tokenisers
+from train.decode.continuations import Texts
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
@@ -151,7 +152,7 @@ def test_a_single_text_is_written_as_it_grows(capsys):
 
 def test_answers_leave_out_the_prompt():
     shown, tokeniser = [], tokenisers.make("bytes")
-    texts = generate.Texts(tokeniser, [tokeniser.encode("ab!")], ["!"], lambda *seen: shown.append(seen), answers=True)
+    texts = Texts(tokeniser, [tokeniser.encode("ab!")], ["!"], lambda *seen: shown.append(seen), answers=True)
     assert texts([tokeniser.encode("ab!cd!e")]) == [True]
     assert shown == [(0, "cd")]
     assert texts.texts == ["cd"]

@@ -43,7 +43,7 @@ SECTIONS = {
     "last tokens of documents": (LabelledTextData, {"keep": "last"}),
     "pairs": (TranslationData, {}),
     "pairs in buckets": (TranslationData, {"buckets": "12,20"}),
-    "trials": (TrialData, {"source": "recall(size=4, least=2, tested=(6,))", "examples": 21, "eval_examples": 9}),
+    "trials": (TrialData, {"source": "recall(size=4, least=2, tested=(6,))", "train_examples": 21, "eval_examples": 9}),
     "captions": (CaptionData, {"train_transforms": "pad_crop|normalise(mean=0.5, std=0.5)"}),
 }
 

@@ -27,7 +27,7 @@ class TrialData(Batches):
     source: Annotated[str, Reader(trials.parse)] = field(
         "stacked_recall", "A trial with options, such as `recall(size=8, tested=(16, 32))`; see `docs/trials.md`."
     )
-    examples: Count = field(100_000, "How many training examples there are, the same for all seeds.")
+    train_examples: Count = field(100_000, "How many training examples there are, the same for all seeds.")
     eval_examples: Count = field(
         1000, "How many examples of validation there are, and of the test for each of its sizes."
     )
@@ -55,7 +55,7 @@ class TrialExamples(Examples):
     split: str
 
     def __len__(self) -> int:
-        return self.data.examples if self.split == "train" else self.data.eval_examples * len(self._sizes)
+        return self.data.train_examples if self.split == "train" else self.data.eval_examples * len(self._sizes)
 
     @property
     def content(self) -> str:
@@ -79,7 +79,7 @@ class TrialExamples(Examples):
         draw = Draws(draws.TRIAL, PARTS.index(self.split), index)
         drawn, xp = trial.drawn_size(draw), draws.namespace(index)
         made = trial.example(draw, xp.where(size == DRAWN, drawn, size), self._most)
-        return made | {"size": size, "index": index}
+        return made | {"size": xp.asarray(size, np.int32), "index": index}
 
     @property
     def _sizes(self) -> tuple[int, ...]:
