@@ -249,7 +249,7 @@ def test_vmap_and_remat_change_nothing(name, implementation):
     chex.assert_trees_all_close(gradient(jax.vmap(attend)), gradient(jax.checkpoint(attend)), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", once(CASES, dict(KEPT)))
 def test_what_it_cannot_do_is_one_sentence(name):
     case, arrays = CASES[name], inputs()
     weights = case.weights()

@@ -54,13 +54,6 @@ def test_auto_is_chunked_on_a_cpu_and_xla_where_that_cannot():
     )
 
 
-def test_chunked_never_makes_the_whole_scores():
-    q, k, v = inputs(64, 64, batch=(64,), dtype=jnp.float32)
-    text = str(jax.make_jaxpr(jax.grad(lambda q: dot_product_attention(q, k, v, implementation="chunked").sum()))(q))
-    assert "[64,4,64,64]" not in text
-    assert ":f32[32,4,64,64]" in text
-
-
 @pytest.mark.parametrize(
     ("implementation", "options", "message"),
     [

@@ -58,16 +58,6 @@ def test_identity_turns_luong_general_into_luong_dot():
     chex.assert_trees_all_close(general, attention.luong_attention(query, key, value), rtol=0, atol=1e-12)
 
 
-def test_luong_concat_is_additive_with_the_matrix_cut_in_two():
-    query, key, value, kernel, bias, vector = arrays(SHAPE, SHAPE, SHAPE, (12, 5), (5,), (5,))
-    concat = attention.luong_attention(query, key, value, "concat", kernel, bias, vector)
-    additive = attention.additive_attention(query, key, value, kernel[:6], kernel[6:], bias, vector)
-    chex.assert_trees_all_close(concat, additive, rtol=0, atol=1e-12)
-    scores = np.einsum("btnsm,m->bnts", np.tanh(_concat(query, key) @ np.asarray(kernel) + np.asarray(bias)), vector)
-    expected = jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(scores), value)
-    chex.assert_trees_all_close(concat, expected, rtol=0, atol=1e-12)
-
-
 def test_the_definitions_of_additive_and_concat_scores():
     query, key, kernel, bias, vector = arrays((6,), (6,), (12, 5), (5,), (5,))
     concat = definitions.luong_concat_score(query, key, kernel, bias, vector)
@@ -125,31 +115,6 @@ def test_no_bias_is_a_bias_of_zero(implementation):
     chex.assert_trees_all_close(
         attend(None, None, None), attend(jnp.zeros(5), jnp.zeros(1), jnp.zeros(3)), rtol=0, atol=1e-12
     )
-
-
-def test_unique_pairs_with_the_same_weights_everywhere_are_shared_pairs():
-    query, key, value, w1, b1, w2, b2 = arrays(SHAPE, SHAPE, SHAPE, (12, 5), (5,), (5, 1), (1,))
-    everywhere = lambda x: jnp.broadcast_to(x, (9, 9, *x.shape))  # noqa: E731
-    shared, unique = [(w1, b1), (w2, b2)], [(everywhere(w1), everywhere(b1)), (everywhere(w2), everywhere(b2))]
-    chex.assert_trees_all_close(
-        attention.neural_attention(query, key, value, shared),
-        attention.neural_attention(query, key, value, unique, pairs="unique"),
-        rtol=0,
-        atol=1e-12,
-    )
-
-
-@pytest.mark.more
-def test_the_last_bias_of_unique_pairs_is_a_bias_of_positions():
-    """DiGiugno, eq. 8 with a bias: b_a[i, j] does not drop out."""
-    query, key, value, w1, w2, position = arrays(SHAPE, SHAPE, SHAPE, (9, 9, 12, 5), (9, 9, 5, 1), (9, 9, 1))
-    first = (w1, jnp.zeros((9, 9, 5)))
-    found = attention.neural_attention(query, key, value, [first, (w2, position)], pairs="unique")
-    without = [first, (w2, jnp.zeros((9, 9, 1)))]
-    bias = position[None, None, :, :, 0]
-    expected = attention.neural_attention(query, key, value, without, pairs="unique", bias=bias)
-    chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-12)
-    assert jnp.abs(found - attention.neural_attention(query, key, value, without, pairs="unique")).max() > 0.1
 
 
 @pytest.mark.parametrize("sigma", once([0.05, 0.3, 1.0], [0.3]))
@@ -366,7 +331,6 @@ def locate(query, value):
         ),
         (lambda q: attention.positional_attention(q, jnp.zeros((4, 8, 8))), "at most 8 tokens, but this one has 9"),
         (lambda q: attention.positional_attention(q, jnp.zeros((3, 9, 9))), r"table must have the shape \(9, 9\) or"),
-        (lambda q: attention.linear_attention(q, q, q, feature="eluu"), "Did you mean 'elu'"),
         (lambda q: attention.linear_attention(q, q, q, feature="identity"), "say normalise=False"),
         (lambda q: attention.delta_attention(q, q, q, jnp.ones((2, 9, 3))), r"must have the shape \(2, 9, 4\)"),
         (lambda q: attention.dot_product_attention(q, q, q, bias=jnp.ones((9, 9))), "rank 4, but its shape is"),
@@ -387,8 +351,6 @@ def locate(query, value):
         (lambda q: attention.align_values(q, jnp.eye(9), jnp.ones(12)), r"bias must have the shape \(9,\)"),
         (lambda q: attention.neural_attention(q, q, q, [(jnp.ones((12, 1)), None)]), "at least two layers"),
         (lambda q: neural(q, 11), r"layer 0 must have the shape \(12, any\)"),
-        (lambda q: neural(q, 12, activation="rel"), "Did you mean 'relu'"),
-        (lambda q: neural(q, 12, pairs="own"), "Valid: shared, unique"),
     ],
 )
 def test_mistakes_are_one_sentence(call, message):

@@ -137,6 +137,7 @@ def test_float32_and_bfloat16_are_close_to_float64():
         assert_close(gradients, exact_gradients, tolerance)
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("small_tiles")
 def test_empty_rows_are_zero_with_zero_gradient_and_padding_reaches_nothing():
     query, key, value, layers = inputs(dtype=jnp.float32)

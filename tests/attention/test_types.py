@@ -54,19 +54,16 @@ VALID = [
     (Entry, [{"numbers": {"a": [1, None, 0.5]}}, {"numbers": {}, "note": "a", "more": 1}]),
 ]
 WRONG = [
-    (bool, 1, "must be True or False, but it is 1"),
     (int, True, "must be a whole number, but it is True"),
     (int, 2.0, "must be a whole number, but it is 2.0"),
     (int, 2**31, "must be below 2**31 = 2147483648, but it is 2147483648"),
     (int, -(10**12), "must be above -2**31 = -2147483648, but it is -1000000000000"),
     (int, 10**5000, "but it is int, too large to write"),
     (float, False, "must be a number, but it is False"),
-    (float, "1", "must be a number, but it is '1'"),
     (float, math.nan, "must be finite, but it is nan"),
     (t.NotNegative, math.inf, "must be finite, but it is inf"),
     (float, 10**400, "must be finite"),
     (t.Count, 0, "must be at least 1, but it is 0"),
-    (t.Positive, 0.0, "must be above 0, but it is 0.0"),
     (t.Rate, 0.99999999999, "must be at least 0 and at most 0.999, but it is 0.99999999999"),
     (LIMITED, 9, "must be at least 1 and at most 8, or 0 (off), but it is 9"),
     (LIMITED, False, "must be a whole number, but it is False"),
@@ -77,7 +74,6 @@ WRONG = [
     (Annotated[str, t.Rule("a number", float)], "x", "must be a number, but it is 'x'"),
     (Annotated[str, t.Rule("a share", lambda text: 1 / int(text) < 1)], "0", "must be a share, but it is '0'"),
     (COLOURS, "bleu", "Unknown a.b 'bleu'. Did you mean 'blue'? Valid: blue, red."),
-    (COLOURS, 1, "must be a string, but it is 1"),
     (
         Annotated[int | None, t.at_least(1), t.Sentinel(None, "all")],
         0,
@@ -90,13 +86,11 @@ WRONG = [
     (t.Count | str, 0, "must be a whole number or a string, but it is 0"),
     (list[str], ["a", 1], "must be a list of strings, but it is ['a', 1]"),
     (tuple[int, str], (1, 2), "in parentheses, but it is (1, 2)"),
-    (tuple[int, str], (1,), "in parentheses, but it is (1,)"),
     (tuple, [], "must be a tuple, but it is []"),
     (int, DEEP, "must be a whole number, but it is tuple, too large to write"),
     (Annotated[int, t.Reader(_even)], 3, "a.b must be even."),
     (t.Pattern, "(", "a.b must be a regular expression, but '(' is none"),
     (Entry, {"numbers": {"a": ["x"]}}, "must be an Entry"),
-    (Entry, {"note": "a"}, "must be an Entry"),
     (Entry, {"numbers": {}, "note": 1}, "must be an Entry"),
 ]
 

@@ -97,11 +97,9 @@ def test_products_of_turned_tokens_know_only_differences_of_positions(spec):
     ("options", "message"),
     [
         ({"base": 1.0}, "base must be above 1, but it is 1.0"),
-        ({"fraction": 0.0}, "fraction must be above 0 and at most 1, but it is 0.0"),
         ({"scaling": "yarm(factor=2)"}, "Unknown rotary scaling 'yarm'.*yarn"),
         ({"scaling": "linear(by=2)"}, "Unknown option of linear 'by'"),
         ({"scaling": "llama3(low=4, high=4)"}, "low=4 of a rotary scaling must be below high=4"),
-        ({"scaling": "linear(factor=0)"}, "option factor of linear must be above 0, but it is 0"),
     ],
 )
 def test_wrong_options_are_refused(options, message):
