@@ -1,5 +1,6 @@
 """Small models for tests: one set of fields, of which a test says what is its own; parameters; a compiled pass."""
 
+import functools
 from typing import Any, TypeVar
 
 import flax.linen as nn
@@ -12,7 +13,7 @@ from models.transformer import TransformerConfig
 Config = TypeVar("Config", bound=TransformerConfig)
 FIELDS = {
     "attention": "dot_product",
-    "implementation": "auto",
+    "implementation": "xla",
     "depth": 2,
     "width": 16,
     "heads": 2,
@@ -42,7 +43,13 @@ def apply(module: nn.Module, variables: Any, *arrays: Any, **options: Any) -> An
 
 def random_params(module: nn.Module, *inputs: Any, seed: int = 0) -> Any:
     """Parameters as `random_like` makes them."""
-    return random_like(jax.eval_shape(module.init, jax.random.key(0), *inputs), seed)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), inputs)
+    return random_like(_shapes(module, shapes, jax.config.jax_enable_x64), seed)
+
+
+@functools.cache
+def _shapes(module: nn.Module, inputs: tuple[Any, ...], x64: bool) -> Any:
+    return jax.eval_shape(module.init, jax.random.key(0), *inputs)
 
 
 def random_like(shapes: Any, seed: int = 0) -> Any:

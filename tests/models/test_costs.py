@@ -47,14 +47,25 @@ def products(jaxpr) -> int:
             inner = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
             total += 2 * equation.outvars[0].aval.size * inner
         if equation.primitive.name == "conv_general_dilated":
-            ones = (jnp.ones(x.aval.shape) for x in equation.invars)  # zeros around a map are no multiply-adds
-            total += 2 * int(equation.primitive.bind(*ones, **equation.params).sum())
+            total += 2 * multiply_adds(equation)
         assert equation.primitive.name != "while"
         times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
         for part in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
             part = getattr(part, "jaxpr", part)
             total += times * products(part) if hasattr(part, "eqns") else 0
     return total
+
+
+CONVOLUTIONS = {}  # of all programs, many of which are alike
+
+
+def multiply_adds(convolution) -> int:
+    """Zeros around a map are none."""
+    shapes = [x.aval.shape for x in convolution.invars]
+    kind = str((shapes, convolution.params))
+    if kind not in CONVOLUTIONS:
+        CONVOLUTIONS[kind] = int(convolution.primitive.bind(*map(jnp.ones, shapes), **convolution.params).sum())
+    return CONVOLUTIONS[kind]
 
 
 def counted(program) -> float:
@@ -179,7 +190,7 @@ MODELS = {
         f"vit, {pool}": (small(ViTConfig, **WIDE, pool=pool), ((16, 16, 3), 10), (jnp.ones((1, 16, 16, 3)),))
         for pool in ("class_token", "mean")
     },
-    "cnn": (CNNConfig(attention="cbam(ratio=4)", stages=2), ((32, 32, 3), 10), (jnp.ones((1, 32, 32, 3)),)),
+    "cnn": (CNNConfig(attention="cbam(ratio=4)", stages=2), ((16, 16, 3), 10), (jnp.ones((1, 16, 16, 3)),)),
     "gpt": (small(GPTConfig, **WIDE), (50, 40), (TOKENS,)),
     "masked_lm": (small(MaskedLMConfig, **WIDE), (50, 40), (TOKENS,)),
     **{

@@ -87,33 +87,6 @@ def test_every_row_attends_to_a_prepared_source_as_to_the_source(cross):
     chex.assert_trees_all_close(*run(params, x, source), atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.more
-def test_weights_of_every_attention():
-    model, params = build()
-    _, found = model.apply(params, SOURCE, LENGTHS, TARGET, mutable="attention")
-    cross = found["attention"]["decoder_1"]["cross"]["weights"]
-    chex.assert_shape(cross, (3, 2, 5, 6))
-    chex.assert_trees_all_close(cross.sum(-1), jnp.ones((3, 2, 5)), atol=1e-5)
-    assert not np.any(cross[1, :, :, 3:])
-    chex.assert_shape(found["attention"]["encoder_0"]["attention"]["weights"], (3, 2, 6, 6))
-    chex.assert_shape(found["attention"]["decoder_0"]["attention"]["weights"], (3, 2, 5, 5))
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("changes", [more({}), {"cross_attention": "super", "attention": "super", "norm": "pre"}])
-def test_no_gradient_of_padding_and_finite_ones_of_all_else(changes):
-    model, params = build(**changes)
-    source = jnp.where(Mask(key_lengths=LENGTHS).real_keys(6), SOURCE, 0)  # 0 stands in padding alone
-
-    def loss(params):
-        return jnp.sum(jnp.sin(model.apply(params, source, LENGTHS, TARGET)))
-
-    gradients = jax.jit(jax.grad(loss))(params)["params"]
-    chex.assert_tree_all_finite(gradients)
-    assert not np.any(gradients["embed"]["embedding"][0])
-    assert np.any(gradients["embed"]["embedding"][SOURCE[2, 0]])
-
-
 def count(config, vocabularies, lengths):
     model = EncoderDecoder(config, *vocabularies, *lengths)
     ones = jnp.ones((1, 4), int)

@@ -12,7 +12,6 @@ import pytest
 from attention import UsageError
 from attention.scores.rotary import Rotary
 from models.gpt import GPT, GPTConfig
-from models.layers.positions import sinusoids
 from models.mechanisms import MECHANISMS
 from tests.models.small import apply, random_params, small
 from tests.sizes import once
@@ -62,15 +61,6 @@ def test_prefill_and_single_tokens_equal_the_whole(attention, positions):
     chex.assert_trees_all_close(jnp.concatenate(parts, axis=1), whole, atol=2e-5, rtol=1e-4)
 
 
-def test_rotated_products_depend_on_the_difference_of_positions():
-    query, key = jax.random.normal(jax.random.key(0), (2, 1, 1, 1, 8))
-    turn = Rotary().turn
-    products = [jnp.sum(turn(query, first + 3) * turn(key, first)) for first in (0, 1, 7, 100)]
-    np.testing.assert_allclose(products, products[0], rtol=1e-4)
-    assert not np.allclose(products[0], jnp.sum(turn(query, 8) * turn(key, 0)), rtol=1e-2)
-    np.testing.assert_allclose(turn(query, 0), query, rtol=1e-6)
-
-
 def test_rotation_is_multiplication_of_complex_numbers():
     x = jax.random.normal(jax.random.key(0), (5, 2, 6))
     rates = 10_000.0 ** (-np.arange(3) / 3)
@@ -83,10 +73,6 @@ def test_a_row_without_queries_cannot_turn():
         if "none" in (row.query, row.key):
             with pytest.raises(UsageError, match=rf"{name} has no queries and keys to rotate"):
                 build(attention=name, positions="rotary")
-
-
-def test_sinusoids_start_anywhere():
-    np.testing.assert_allclose(sinusoids(4, 6, first=3), sinusoids(7, 6)[3:], atol=1e-6)
 
 
 def test_a_tied_output_has_no_weights_of_its_own():

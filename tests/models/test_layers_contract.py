@@ -364,13 +364,8 @@ def test_projections_without_biases(spec):
 
 
 def _with_zero_biases(params):
-    zero = {
-        "query": (HEADS, WIDTH // HEADS),
-        "key": (HEADS, WIDTH // HEADS),
-        "value": (HEADS, WIDTH // HEADS),
-        "out": WIDTH,
-    }
-    return params | {n: params[n] | {"bias": jnp.zeros(shape)} for n, shape in zero.items() if n in params}
+    shapes = dict.fromkeys(("query", "key", "value"), (HEADS, WIDTH // HEADS)) | {"out": WIDTH}
+    return params | {n: params[n] | {"bias": jnp.zeros(shape)} for n, shape in shapes.items() if n in params}
 
 
 @pytest.mark.more

@@ -160,22 +160,6 @@ def test_teacher_forcing_between_draws_each_token():
 
 
 @pytest.mark.more
-@pytest.mark.parametrize(("variant", "ratio"), once([("qkv", 0.5), ("location", 1.0)], [("qkv", 0.5)]))
-def test_gradients_are_finite_and_none_is_of_padding(variant, ratio):
-    model, params = build(attention=variant, teacher_forcing=ratio, dropout=0.2)
-    source = jnp.where(jnp.arange(5)[None] < LENGTHS[:, None], SOURCE, 0)  # 0 stands in padding alone
-
-    def loss(params):
-        logits = model.apply(params, source, LENGTHS, TARGET, True, rngs={"dropout": jax.random.key(0)})
-        return jnp.sum(jnp.sin(logits))
-
-    gradients = jax.jit(jax.grad(loss))(params)["params"]
-    chex.assert_tree_all_finite(gradients)
-    assert not np.any(gradients["embed"]["embedding"][0])
-    assert all(np.any(leaf) for leaf in jax.tree.leaves(gradients))
-
-
-@pytest.mark.more
 def test_parameters_of_the_drawing_of_001():
     """Embedding 300, 500 neurons, dictionaries of 9k and 10k, sentences of 100; a GRU has one bias more of its state.
 

@@ -11,11 +11,37 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from train.run import workdir
 
+WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
+torch = pytest.importorskip("torch", reason=WHY)
+transformers = pytest.importorskip("transformers", reason=WHY)
 FILE = os.environ.get("PARITY", "")
 COMMAND = "PARITY=FILE python -m pytest tests/parity"
+
+
+def noisy(make, scale, seed=0):
+    """A model of transformers' in which every parameter counts: biases are zero and norms one at first."""
+    torch.manual_seed(seed)
+    model = make().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += scale * torch.randn_like(parameter)
+    return model
+
+
+def logits_of(model, *arrays, **options):
+    with torch.no_grad():
+        return model(*map(torch.tensor, arrays), **options).logits.numpy()
+
+
+def reloaded(theirs, folder, **options):
+    """What transformers makes of our export, which has all arrays of its class and no others."""
+    again, told = type(theirs).from_pretrained(folder, output_loading_info=True, **options)
+    assert {key: list(value) for key, value in told.items() if value} == {}
+    return again.eval()
 
 
 def assert_close(found, expected, family, atol=1e-5, rtol=1e-5, where=..., what="logits"):

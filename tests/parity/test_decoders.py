@@ -7,11 +7,8 @@ import pytest
 
 from models.gpt import GPT, GPTConfig
 from models.published import pretrained
-from tests.parity.close import assert_close
-
-WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
-torch = pytest.importorskip("torch", reason=WHY)
-transformers = pytest.importorskip("transformers", reason=WHY)
+from tests.models.small import apply
+from tests.parity.close import assert_close, logits_of, noisy, reloaded, transformers
 
 SIZES = {"vocab_size": 13, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 24}
 COMMON = SIZES | {"num_key_value_heads": 2, "max_position_embeddings": 32}
@@ -55,26 +52,16 @@ TOKENS = np.random.default_rng(0).integers(0, 13, (2, 11))
 
 
 def make(name, options):
-    torch.manual_seed(0)
     config = getattr(transformers, "Gemma3TextConfig" if name == "Gemma3" else f"{name}Config")(**options)
-    kind = "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
-    model = getattr(transformers, kind)._from_config(config, attn_implementation="eager").eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
-    return model
-
-
-def logits_of(model, tokens=TOKENS):
-    with torch.no_grad():
-        return model(torch.tensor(tokens)).logits.numpy()
+    kind = getattr(transformers, "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM")
+    return noisy(lambda: kind._from_config(config, attn_implementation="eager"), 0.2)
 
 
 def ours(folder, **changes):
     described = pretrained.describe(str(folder))
     config = GPTConfig(**{"name": "gpt"} | described.fields | changes)
     model = GPT(config, described.vocabulary, min(described.length, 12))
-    fresh = model.init(jax.random.key(0), jnp.zeros((1, 9), jnp.int32))["params"]
+    fresh = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 9), jnp.int32))["params"]
     params, report = pretrained.load(str(folder), config, fresh)
     return model, {"params": params}, report
 
@@ -87,17 +74,15 @@ def test_logits_are_equal_whole_and_with_a_cache_and_an_export_loads(family, tmp
     assert report.skipped == ()
     absent = ("attention/out/bias", "attention/score/scale")  # of Qwen 2 and DiffLlama; ours are zero and one
     assert all(name.endswith(absent) for name in report.new), report
-    expected = logits_of(theirs)
-    whole = model.apply(params, jnp.asarray(TOKENS))
+    expected = logits_of(theirs, TOKENS)
+    whole = apply(model, params, jnp.asarray(TOKENS))
     assert_close(whole, expected, FAMILIES[family][0], atol=2e-5)
     caches, steps = model.init_caches(2, 12), []
+    step = jax.jit(lambda tokens, caches: model.apply(params, tokens, False, caches))
     for start, stop in ((0, 5), (5, 6), (6, 11)):
-        logits, caches = model.apply(params, jnp.asarray(TOKENS[:, start:stop]), False, caches)
+        logits, caches = step(jnp.asarray(TOKENS[:, start:stop]), caches)
         steps.append(logits)
     assert_close(jnp.concatenate(steps, axis=1), expected, FAMILIES[family][0], atol=2e-5)
     pretrained.export(str(tmp_path / "ours"), model.config, params["params"], length=32)
-    again, about = type(theirs).from_pretrained(
-        tmp_path / "ours", output_loading_info=True, attn_implementation="eager"
-    )
-    assert {key: list(value) for key, value in about.items() if value} == {}
-    np.testing.assert_allclose(logits_of(again.eval()), expected, atol=1e-6)
+    again = reloaded(theirs, tmp_path / "ours", attn_implementation="eager")
+    np.testing.assert_allclose(logits_of(again, TOKENS), expected, atol=1e-6)

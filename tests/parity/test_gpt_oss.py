@@ -8,11 +8,7 @@ import pytest
 from attention import Mask
 from attention.scores.rotary import Rotary
 from models.layers.multi_head import MultiHeadAttention
-from tests.parity.close import assert_close
-
-WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
-torch = pytest.importorskip("torch", reason=WHY)
-transformers = pytest.importorskip("transformers", reason=WHY)
+from tests.parity.close import assert_close, torch, transformers
 
 LENGTH, WIDTH, HEADS, GROUPS, HEAD = 9, 16, 4, 2, 6
 YARN = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 4.0, "beta_slow": 1.0, "truncate": False}

@@ -9,17 +9,13 @@ from flax import traverse_util
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.published import pretrained
 from models.published.hugging_face import BIN, SAFETENSORS
-from tests.models.published.test_marian import MODEL, SPECIAL
-from tests.models.published.test_marian import build as build_ours
+from tests.models.published.families import SPECIAL
+from tests.models.published.families import build as build_ours
 from tests.models.small import random_params
-from tests.parity.close import assert_close
+from tests.parity.close import assert_close, torch, transformers
 from tests.train.data.tokenisers.test_marian import TEXTS, write
 from train.data import tokenisers
 from train.data.tokenisers import marian
-
-WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
-torch = pytest.importorskip("torch", reason=WHY)
-transformers = pytest.importorskip("transformers", reason=WHY)
 
 SOURCE = np.array([[5, 3, 9, 2, 7, 8, 0], [4, 6, 0, 12, 12, 12, 12], [0, 12, 12, 12, 12, 12, 12]])
 LENGTHS = np.array([7, 3, 1])
@@ -56,11 +52,9 @@ def logits_of(model, source=SOURCE, target=TARGET):
         ).logits.numpy()
 
 
-def ours(folder, **attentions):
+def ours(folder):
     described = pretrained.describe(folder)
-    rest = {name: getattr(MODEL, name) for name in ("name", "implementation", "scan", "remat", "pretrained")}
-    specs = dict.fromkeys(("attention", "decoder_attention", "cross_attention"), "dot_product") | attentions
-    config = EncoderDecoderConfig(**described.fields, **rest, **specs)
+    config = EncoderDecoderConfig(**described.fields)
     model = EncoderDecoder(config, *[described.vocabulary] * 2, *[described.length] * 2)
     fresh = random_params(model, *map(jnp.asarray, (SOURCE, LENGTHS, TARGET)))["params"]
     return model, *pretrained.load(folder, config, fresh)
@@ -135,37 +129,12 @@ def test_a_half_precision_checkpoint_loads(saved, tmp_path):
     assert_same(apply(model, params), logits_of(again))
 
 
-def test_a_model_saved_without_its_head_leaves_the_bias_new(saved, tmp_path):
-    theirs, folder = saved
-    theirs.model.save_pretrained(tmp_path / "body")
-    _, params, report = ours(str(tmp_path / "body"))
-    assert (report.new, report.skipped) == (("head_bias",), ())
-    _, whole, _ = ours(folder)
-    jax.tree.map(np.testing.assert_array_equal, params["decoder_0"], whole["decoder_0"])
-
-
-@pytest.mark.parametrize("mechanism", ["mlp_marian", "mlp_qkv", "mlp_kv", "dual_linear"])
-def test_new_projections_leave_the_rest_the_checkpoints(saved, mechanism):
-    _, folder = saved
-    _, plain, _ = ours(folder)
-    fields = ("attention", "decoder_attention", "cross_attention")
-    model, params, report = ours(folder, **dict.fromkeys(fields, mechanism))
-    new = {name.split("/")[2] for name in report.new}
-    assert len(report.skipped) == 2 * len(new) * 4  # weight and bias, of 4 attentions
-    kept = {"query", "key", "value", "out"} - new
-    assert kept
-    for piece in kept:
-        jax.tree.map(
-            np.testing.assert_array_equal, params["decoder_0"]["cross"][piece], plain["decoder_0"]["cross"][piece]
-        )
-    jax.tree.map(np.testing.assert_array_equal, params["encoder_1"]["mlp"], plain["encoder_1"]["mlp"])
-    assert np.all(np.isfinite(apply(model, params)))
-
-
 @pytest.mark.parametrize("activation", ["swish", "relu"])
 def test_our_export_loads_there(tmp_path, activation):
-    model, params = build_ours(dropout=0.1, embedding_dropout=0.1, activation=activation)
-    pretrained.export(str(tmp_path / "ours"), model.config, params, SPECIAL, 24)
+    rates = {"dropout": 0.1, "embedding_dropout": 0.1}
+    config, params = build_ours("marian", length=24, activation=activation, **rates)
+    model = EncoderDecoder(config, 13, 13, 24, 24)
+    pretrained.export(str(tmp_path / "ours"), config, params, SPECIAL, 24)
     theirs, told = transformers.MarianMTModel.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     config, generation = theirs.config, theirs.generation_config
@@ -214,8 +183,7 @@ def test_texts_of_ids_are_equal(both):
 
 def test_our_tokenisers_load_there_beside_a_model(both, tmp_path):
     source, target, theirs = both
-    model, params = build_ours()
-    pretrained.export(str(tmp_path / "new"), model.config, params, SPECIAL)
+    pretrained.export(str(tmp_path / "new"), *build_ours("marian"), SPECIAL)
     marian.export(str(tmp_path / "new"), source, target)
     for again in (transformers.AutoTokenizer, transformers.MarianTokenizer):
         tokenizer = again.from_pretrained(tmp_path / "new")

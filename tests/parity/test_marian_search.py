@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.published import pretrained
-from tests.models.published.test_marian import SPECIAL
+from tests.models.published.families import SPECIAL
 from tests.parity.test_marian import make, ours, torch, transformers
 from train.generation.decoding import translate
 from train.generation.search import Search

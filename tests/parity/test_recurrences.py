@@ -10,11 +10,8 @@ from attention.parameters import Sizes
 from attention.recurrences.gated import GatedDelta
 from attention.recurrences.selective import StateSpace
 from models.layers.multi_head import MultiHeadAttention
-from tests.parity.close import assert_close
+from tests.parity.close import WHY, assert_close, torch, transformers
 
-WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
-torch = pytest.importorskip("torch", reason=WHY)
-transformers = pytest.importorskip("transformers", reason=WHY)
 qwen = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next", reason=WHY)
 mamba = pytest.importorskip("transformers.models.mamba2.modeling_mamba2", reason=WHY)
 

@@ -6,39 +6,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import serialization
 
 from attention import Mask
 from models.masked_lm import MaskedLM, MaskedLMConfig
 from models.published import pretrained
-from models.published.hugging_face import BIN, MSGPACK, SAFETENSORS
-from tests.models.published.test_pretrained import as_flax
 from tests.models.small import apply, random_params
 from tests.models.test_masked_lm import CONFIG, TOKENS, build
-from tests.parity.close import assert_close
-
-WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
-torch = pytest.importorskip("torch", reason=WHY)
-transformers = pytest.importorskip("transformers", reason=WHY)
+from tests.parity.close import assert_close, noisy, torch, transformers
+from tests.parity.close import logits_of as logits
 
 PADDED = np.array([[5, 3, 9, 2, 7, 4, 8], [4, 6, 10, 3, 1, 1, 1], [1, 1, 2, 8, 5, 7, 1]])
 REAL = PADDED != 1
 
 
 def make(**changes):
-    torch.manual_seed(0)
     sizes = {"vocab_size": 11, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     more = {"intermediate_size": 32, "max_position_embeddings": 11, "type_vocab_size": 2, "layer_norm_eps": 1e-5}
-    model = transformers.RobertaForMaskedLM(transformers.RobertaConfig(**{**sizes, **more, **changes})).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():  # biases are zero and LayerNorms one at first: noise makes all count
-            parameter += 0.3 * torch.randn_like(parameter)
-    return model
+    config = transformers.RobertaConfig(**sizes | more | changes)
+    return noisy(lambda: transformers.RobertaForMaskedLM(config), 0.3)
 
 
 def logits_of(model, tokens=PADDED, **options):
-    with torch.no_grad():
-        return model(torch.tensor(tokens), **options).logits.numpy()
+    return logits(model, tokens, **options)
 
 
 @pytest.fixture
@@ -49,13 +38,10 @@ def saved(tmp_path):
     return model, str(tmp_path / "theirs")
 
 
-def ours(folder, attention="dot_product"):
+def ours(folder):
     described = pretrained.describe(folder)
-    rest = {"name": "masked_lm", "attention": attention, "implementation": "auto", "scan": False}
-    rest |= {"remat": "none", "pretrained": ""}
-    config = MaskedLMConfig(**described.fields, **rest)
-    model = MaskedLM(config, described.vocabulary, described.length)
-    params, report = pretrained.load(folder, config, random_params(model, TOKENS)["params"])
+    model = MaskedLM(MaskedLMConfig(**described.fields), described.vocabulary, described.length)
+    params, report = pretrained.load(folder, model.config, random_params(model, TOKENS)["params"])
     return model, {"params": params}, report
 
 
@@ -67,6 +53,8 @@ def test_logits_are_equal_with_and_without_a_padding_mask(saved):
     theirs, folder = saved
     model, params, report = ours(folder)
     assert (report.new, report.skipped) == ((), ())
+    dropouts = dict.fromkeys(("embedding_dropout", "dropout", "attention_dropout"), 0.1)  # transformers' own
+    assert model.config == dataclasses.replace(CONFIG, token_types=2, implementation="auto", **dropouts)
     masked = logits_of(theirs, attention_mask=torch.as_tensor(REAL.astype(int)))
     dense = Mask(dense=jnp.asarray(REAL)[:, None, None, :])
     assert_same(apply(model, params, jnp.asarray(PADDED), dense), masked, REAL)
@@ -112,51 +100,6 @@ def test_gradients_are_equal(saved):
         np.testing.assert_allclose(found, expected.grad.numpy().T, atol=1e-5, rtol=1e-3)
 
 
-@pytest.mark.parametrize("format", ["msgpack", "bin"])
-def test_other_formats_give_the_same_parameters(saved, tmp_path, format):
-    theirs, folder = saved
-    _, expected, _ = ours(folder)
-    path = tmp_path / "theirs"
-    (path / SAFETENSORS).unlink()
-    if format == "bin":
-        torch.save(theirs.state_dict(), path / BIN)
-    else:
-        (path / MSGPACK).write_bytes(serialization.msgpack_serialize(as_flax(expected["params"])))
-    model, params, report = ours(folder)
-    jax.tree.map(np.testing.assert_array_equal, params, expected)
-    assert (report.new, report.skipped) == ((), ())
-    assert_same(apply(model, params, jnp.asarray(PADDED)), logits_of(theirs))
-
-
-def test_a_half_precision_checkpoint_loads(saved, tmp_path):
-    theirs, _ = saved
-    theirs.to(torch.bfloat16).save_pretrained(tmp_path / "half")
-    model, params, _ = ours(str(tmp_path / "half"))
-    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
-    assert_same(apply(model, params, jnp.asarray(PADDED)), logits_of(theirs.float()))
-
-
-def test_an_encoder_saved_alone_leaves_the_head_new(saved, tmp_path):
-    theirs, _ = saved
-    theirs.roberta.save_pretrained(tmp_path / "encoder")
-    _, params, report = ours(str(tmp_path / "encoder"))
-    assert {name.split("/")[0] for name in report.new} == {"head"}
-    table = theirs.roberta.embeddings.word_embeddings.weight.detach().numpy()
-    np.testing.assert_array_equal(params["params"]["embed"]["embedding"], table)
-
-
-def test_new_projections_leave_the_rest_the_checkpoints(saved):
-    _, folder = saved
-    _, plain, _ = ours(folder)
-    model, params, report = ours(folder, "mlp_roberta")
-    projections = {f"block_{i}/attention/{p}" for i in (0, 1) for p in ("query", "key", "value")}
-    assert {name.rsplit("/", 2)[0] for name in report.new} == projections
-    assert len(report.skipped) == 12
-    out = lambda tree: tree["params"]["block_1"]["attention"]["out"]["kernel"]  # noqa: E731
-    np.testing.assert_array_equal(out(params), out(plain))
-    assert np.all(np.isfinite(apply(model, params, TOKENS)))
-
-
 def test_our_export_loads_there(tmp_path):
     model, variables = build(depth=2, embedding_dropout=0.1, dropout=0.1)
     pretrained.export(str(tmp_path / "ours"), model.config, variables["params"])
@@ -176,12 +119,3 @@ def test_parameters_of_roberta_base_are_theirs():
         sizes = {"max_position_embeddings": 514, "type_vocab_size": 1}
         theirs = transformers.RobertaForMaskedLM(transformers.RobertaConfig(**sizes))
     assert sum(parameter.numel() for parameter in theirs.parameters()) == 124_697_433
-
-
-def test_config_fields_are_described(saved):
-    _, folder = saved
-    model, *_ = ours(folder)
-    assert model.config == dataclasses.replace(CONFIG, token_types=2, **DROPOUTS_OF_TRANSFORMERS)
-
-
-DROPOUTS_OF_TRANSFORMERS = {"embedding_dropout": 0.1, "dropout": 0.1, "attention_dropout": 0.1}

@@ -1,5 +1,7 @@
 """Multi-head latent attention: its equations number by number, and a cache that is read as it is."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,8 @@ import pytest
 from attention import Mask, UsageError
 from attention.scores.rotary import Rotary
 from models.layers.multi_head import MultiHeadAttention
+from tests.jaxprs import equations
+from tests.models.small import apply, random_like
 from tests.sizes import once
 
 LENGTH, WIDTH, HEADS, HEAD = 7, 24, 3, 8
@@ -23,8 +27,7 @@ def layer(spec=SPEC, **options):
 
 def made(module, seed=0):
     x = jax.random.normal(jax.random.key(seed), (2, LENGTH, WIDTH))
-    params = module.init(jax.random.key(1), x, mask=CAUSAL)["params"]
-    return jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(jax.random.key(leaf.size), leaf.shape), params), x
+    return random_like(jax.eval_shape(functools.partial(module.init, mask=CAUSAL), jax.random.key(1), x))["params"], x
 
 
 def turned(x, position):
@@ -38,7 +41,7 @@ def test_equations_of_deepseek_v2():
     """Equations 9 to 18 of arXiv:2405.04434, token by token and head by head, with the norms of its latents."""
     module = layer()
     params, x = made(module)
-    out = module.apply({"params": params}, x, mask=CAUSAL)
+    out = apply(module, {"params": params}, x, mask=CAUSAL)
     p, x = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (params, x))
     norm = lambda c, name: c / np.sqrt(np.mean(c**2) + 1e-6) * p[name]["scale"]  # noqa: E731
     expected = np.zeros_like(x)
@@ -88,21 +91,15 @@ def test_tokens_read_latents_as_they_are_where_scores_are_products(kind):
     room = LENGTH + 4  # no other size
     module = layer((ABSORBED | PLAIN)[kind][0], **(ABSORBED | PLAIN)[kind][1])
     params, x = made(module)
-    whole = module.apply({"params": params}, x, mask=CAUSAL)
+    whole = apply(module, {"params": params}, x, mask=CAUSAL)
     chex.assert_trees_all_close(decoded(module, params, x, room), whole, atol=2e-5)
     step = lambda x, cache: module.apply({"params": params}, x, cache=cache)  # noqa: E731
     program = jax.make_jaxpr(step)(x[:, :1], module.init_cache(2, room, WIDTH))
-    largest = max(size for size in _sizes(program.jaxpr, room))
+    arrays = (out.aval for equation in equations(program) for out in equation.outvars)
+    largest = max(
+        array.size for array in arrays if room in getattr(array, "shape", ())
+    )  # of those with an axis of slots
     assert (largest < 2 * room * HEADS * HEAD) == (kind in ABSORBED)
-
-
-def _sizes(program, slots):
-    """Numbers in each array of a program that has an axis of the slots."""
-    for equation in program.eqns:
-        yield from (v.aval.size for v in equation.outvars if slots in getattr(v.aval, "shape", ()))
-        for part in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
-            if hasattr(inner := getattr(part, "jaxpr", part), "eqns"):
-                yield from _sizes(inner, slots)
 
 
 def test_many_tokens_make_keys_once():

@@ -1,6 +1,5 @@
 """Layers of a published model get other mechanisms: what stays, what is carried over, and what the report says."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ from attention import UsageError
 from models.gpt import GPT, GPTConfig
 from models.published import pretrained
 from models.surgery import exchange
+from tests.models.small import random_params
 from train import loading
 
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 13, (2, 9)))
@@ -20,9 +20,7 @@ FIELDS |= {"positions": "rotary(base=10000.0)"}
 
 def model_of(attention=SPEC, seed=0):
     model = GPT(GPTConfig(**FIELDS | {"attention": attention}), 13, 12)
-    params = model.init(jax.random.key(seed), TOKENS)["params"]
-    noise = np.random.default_rng(seed)
-    return model, jax.tree.map(lambda x: x + 0.2 * noise.normal(size=x.shape).astype(np.float32), params)
+    return model, random_params(model, TOKENS, seed=seed)["params"]
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +64,6 @@ def test_keep_without_a_source_is_a_mistake():
 def loaded(folder, attention):
     model, fresh = model_of(attention, seed=2)
     return model, *pretrained.load(str(folder), model.config, fresh)
-
-
-@pytest.mark.more
-def test_only_what_the_exchanged_layer_adds_is_new(folder):
-    _, params, report = loaded(folder, f"neural(dim=2, kv_heads=2)|{SPEC}")
-    assert report.new
-    assert all(path.startswith("block_0/attention/score/") for path in report.new)
-    assert report.carried == tuple(f"block_0/attention/{piece}/kernel" for piece in ("key", "out", "query", "value"))
-    assert (report.regrouped, report.skipped) == ((), ())
-    np.testing.assert_array_equal(params["block_0"]["attention"]["value"]["kernel"], value_of(folder))
 
 
 def value_of(folder):

@@ -1,0 +1,111 @@
+"""Small models of all families but decoders, their folders, and what tests change in these."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+from flax.traverse_util import unflatten_dict
+from safetensors.numpy import load_file, save_file
+
+from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from models.gpt import GPT, GPTConfig
+from models.masked_lm import MaskedLM, MaskedLMConfig
+from models.published import pretrained
+from models.published.hugging_face import CONFIG, SAFETENSORS
+from models.vit import ViT, ViTConfig
+from tests.models.small import random_params, small
+
+VOCABULARY, LENGTH = 13, 6
+SPECIAL = {"pad": 12, "start": 12, "end": 0}
+TOKENS, IMAGES = jnp.zeros((1, 4), jnp.int32), jnp.zeros((1, 6, 6, 2))
+MODERN = {"norm_type": "rms", "mlp_bias": False, "attention_bias": False, "gated": True}
+UNPADDED = {"padding_token": 0, "skip_padding": False}
+RELATIVE = "relative(buckets=8, distance=12, scale=1.0"
+MODELS = {
+    "roberta": small(MaskedLMConfig, norm="post"),
+    "marian": small(
+        EncoderDecoderConfig,
+        **{"norm": "post", "positions": "sinusoidal_halves", "activation": "swish", "decoder_depth": 1},
+        output_bias=True,
+    ),
+    "bert": small(MaskedLMConfig, norm="post", token_types=2, **UNPADDED),
+    "modernbert": small(
+        MaskedLMConfig,
+        **{"attention": "dot_product|dot_product(window=3)", "token_types": 0, "norm_first": False},
+        positions="rotary(base=160000.0)|rotary(base=10000.0)",
+        **MODERN | UNPADDED | {"norm_type": "layer_without_bias"},
+    ),
+    "vit": small(ViTConfig, patch=2, pool="class_token"),
+    "bloom": small(GPTConfig, attention="alibi", positions="none", activation="gelu_tanh", mlp=64, norm_embedding=True),
+    "diffllama": small(
+        GPTConfig,
+        **{"attention": "differential(kv_heads=2)", "positions": "rotary(base=500.0)", "activation": "swish"},
+        **{"heads": 4, "head": 8, "tied_output": False, "output_bias": False},
+        **MODERN,
+    ),
+    "t5": small(
+        EncoderDecoderConfig,
+        **{"attention": f"{RELATIVE})", "decoder_attention": f"{RELATIVE}, ahead=False)"},
+        **{"cross_attention": "dot_product(scale=1.0)", "positions": "none", "activation": "gelu_tanh", "head": 6},
+        **{"scale_embeddings": False, "tied_output": False},
+        **MODERN,
+    ),
+}
+
+
+def build(kind, seed=0, length=LENGTH, **changes):
+    """A config and its parameters, of which every one counts."""
+    config = dataclasses.replace(MODELS[kind], **changes)
+    if kind == "vit":
+        return config, random_params(ViT(config, 5, 10), IMAGES, seed=seed)["params"]
+    if kind in ("t5", "marian"):
+        model = EncoderDecoder(config, VOCABULARY, VOCABULARY, length, length)
+        params = random_params(model, TOKENS, jnp.array([4]), TOKENS, seed=seed)["params"]
+        for side in ("encoder", "decoder") if kind == "t5" else ():  # which layers share
+            params[f"{side}_1"]["attention"]["score"] = params[f"{side}_0"]["attention"]["score"]
+        return config, params
+    model = (MaskedLM if "bert" in kind else GPT)(config, VOCABULARY, length)
+    params = random_params(model, TOKENS, seed=seed)["params"]
+    if kind == "modernbert":  # whose head has no first bias
+        params["head"]["dense"]["bias"] = jnp.zeros(16)
+    if kind == "diffllama":  # whose norm of heads has no weights
+        for layer in range(2):
+            params[f"block_{layer}"]["attention"]["score"]["scale"] = jnp.ones(8)
+    return config, params
+
+
+def export(folder, kind, length=LENGTH, **changes):
+    config, params = build(kind, length=length, **changes)
+    pretrained.export(str(folder), config, params, SPECIAL, length)
+    return config, params
+
+
+def load(folder, kind, **changes):
+    """Parameters of a folder in a model that had others, and the report."""
+    return pretrained.load(str(folder), *build(kind, seed=7, **changes))
+
+
+def edit(folder, change):
+    """Replaces a folder's weights by what `change` makes of them."""
+    weights = load_file(folder / SAFETENSORS)
+    change(weights)
+    save_file(weights, folder / SAFETENSORS)
+
+
+def describe(folder, changes):
+    """Changes what a folder says of its model; `...` takes a field away."""
+    said = json.loads((folder / CONFIG).read_text()) | changes
+    (folder / CONFIG).write_text(json.dumps({name: value for name, value in said.items() if value is not ...}))
+
+
+def as_flax(folder: Path):
+    """A folder's weights as transformers' Flax models have them: (inputs, outputs), kernel, scale, embedding."""
+    tree = {}
+    for name, array in load_file(folder / SAFETENSORS).items():
+        *path, leaf = name.split(".")
+        if leaf == "weight":
+            last = path[-1].lower()
+            leaf = "scale" if "norm" in last else "embedding" if "embed" in last or last == "shared" else "kernel"
+        tree[*path, leaf] = array.T if leaf == "kernel" else array
+    return unflatten_dict(tree)
