@@ -9,7 +9,6 @@ import yaml
 
 from models.mechanisms import MECHANISMS
 from tests.conftest import ROOT
-from train import loading
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/install.md", "docs/tour.md")
@@ -60,12 +59,6 @@ def test_readme_is_short_and_shows_a_picture():
 
 def test_readme_names_every_mechanism():
     assert [name for name in MECHANISMS if f"`{name}`" not in README] == []
-
-
-def test_configs_that_readme_and_tour_name_exist():
-    for page in ("README.md", "docs/tour.md"):
-        for spec in re.findall(r"--config=(configs/\S+)", (ROOT / page).read_text(encoding="utf-8")):
-            loading.load(spec)
 
 
 def test_every_target_of_make_that_is_named_exists():

@@ -27,11 +27,3 @@ def test_where_a_browser_is_required_its_absence_is_no_reason_to_skip(required, 
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(outcome, match="none of chromium, chromium-browser, google-chrome is installed"):
         browsers.chromium()
-
-
-def test_a_page_is_seen_as_wide_and_as_dark_as_asked(page, tmp_path):
-    (tmp_path / "page.html").write_text('<!doctype html><link rel="icon" href="data:,"><p>Hello')
-    page.set_viewport_size({"width": 420, "height": 800})
-    page.emulate_media(color_scheme="dark")
-    page.goto((tmp_path / "page.html").as_uri())
-    assert page.evaluate("[innerWidth, matchMedia('(prefers-color-scheme: dark)').matches]") == [420, True]

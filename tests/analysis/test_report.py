@@ -270,7 +270,6 @@ def test_all_groups_are_drawn_with_every_baseline(grid, tmp_path, monkeypatch):
         (["--metric=acuracy"], "Unknown metric 'acuracy'. Did you mean 'accuracy'?"),
         (["--metric=bleu"], "Unknown metric of these runs 'bleu'. Valid: accuracy,"),
         (["--at=hours"], "Unknown --at 'hours'. Valid: examples, flops, seconds."),
-        (["--baseline=4"], "--baseline=4 is a value of model.depth and of model.heads"),
         (["--at=seconds"], "was not evaluated before the first run had finished; give all runs a shorter"),
     ],
 )

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import jax
 
+from tests.models.small import random_like
 from tests.train.conftest import arguments
 from train import loading, tasks
 from train.main import parse
@@ -18,6 +19,6 @@ def untrained(path: Path, **changes) -> None:
     task = tasks.find(config.task)(config)
     with workdir.claimed(path, plain, task.files()):
         pass
-    params = jax.jit(task.init)(jax.random.key(0))
+    params = random_like(jax.eval_shape(task.init, jax.random.key(0)))
     with Checkpoints(path, keep=1) as checkpoints:
         checkpoints.save(0, {"params": params}, {}, [0])

@@ -19,6 +19,7 @@ import attention
 from attention import mesh
 from attention.errors import UsageError
 from attention.kernels import choose, pair_pallas
+from benchmarks.device import __main__ as program
 from benchmarks.device import about, core, listing, processes, record, report, right, timing, worker
 from benchmarks.device.items import GROUPS, Item
 from benchmarks.device.processes import Session, TimeIsUp, Watch
@@ -287,9 +288,9 @@ def test_items_have_names_of_their_own_and_groups_in_order():
         assert all(item.name.startswith(item.group) for item in found)
 
 
-def device(*arguments, check=True):
+def device(*arguments):
     command = [sys.executable, "-m", "benchmarks.device", "--tiny", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=check, timeout=300)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=300)
 
 
 def test_a_list_needs_no_device(monkeypatch):
@@ -297,15 +298,16 @@ def test_a_list_needs_no_device(monkeypatch):
     assert "core, roof, bfloat16" in device("--list").stdout
 
 
-def test_a_second_call_does_nothing(tmp_path):
-    arguments = ("--only", "core, roof", "core, method, jax", f"--out={tmp_path}")
-    first = device(*arguments).stdout
+def test_a_second_call_does_nothing(tmp_path, capsys):
+    arguments = ("--tiny", "--only", "core, roof", "core, method, jax", f"--out={tmp_path}")
+    assert program.main(arguments) == 0
+    first = capsys.readouterr().out
     assert first.startswith("0 of 3 items are there already.")
     assert "| core | 3 |" in first
     rows = record.read(tmp_path / record.FILE)["rows"]
     assert rows["core, method, jax"]["ratio"] > 0
-    second = device(*arguments).stdout
-    assert second.startswith("3 of 3 items are there already.")
+    assert program.main(arguments) == 0
+    assert capsys.readouterr().out.startswith("3 of 3 items are there already.")
     assert record.read(tmp_path / record.FILE)["rows"] == rows
 
 
@@ -326,10 +328,9 @@ def test_after_a_kill_the_next_call_goes_on(tmp_path):
     assert set(record.read(tmp_path / record.FILE)["rows"]) == set(items)
 
 
-def test_a_misspelt_item_is_named(tmp_path):
-    done = device("--only", "cores", f"--out={tmp_path}", check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: Unknown item 'cores'. Did you mean 'core'?")
+def test_a_misspelt_item_is_named(tmp_path, capsys):
+    assert program.main(["--only", "cores", f"--out={tmp_path}"]) == 2
+    assert capsys.readouterr().err.startswith("error: Unknown item 'cores'. Did you mean 'core'?")
 
 
 def contest(spec, implementation, seconds, length=1024):

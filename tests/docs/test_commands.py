@@ -79,10 +79,7 @@ WRONG = {
     # what is looked up
     sh("python -m train.mian", "<!-- not run: slow -->"): "No module named 'train.mian'",
     sh("python -m train.main --workdr=runs/a", "<!-- not run: slow -->"): "Did you mean '--workdir'",
-    sh("python -m train.main --config=configs/vit_digit.py"): "Did you mean 'configs/vit_digits.py'",
-    sh("python -m train.main --config.model.attention=supr"): "Did you mean 'super'",
     sh("python -m train.sweep --config=configs/vit_digits.py --workdir=a --over argument=super,supr"): "mean 'super'",
-    sh("python -m benchmarks.decoding --config.model.widht=512"): "Did you mean '--config.model.width'",
     sh("python -m train.launch --processes=2 -- --config=configs/vit_digit.py"): "Did you mean 'configs/vit_digits.py'",
     sh("bash -c 'python -m train.mian'"): "No module named 'train.mian'",
     sh("python -m pytest -q tests/train/test_nothing.py"): "there is no tests/train/test_nothing.py",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from attention.errors import MESSAGE, UsageError
 
-SECONDS = float(os.environ.get("FUZZ_SECONDS", 15))  # of all properties together
+SECONDS = float(os.environ.get("FUZZ_SECONDS", 8))  # of all properties together
 RANDOM = "FUZZ_RANDOM" in os.environ  # else every run begins with the same
 PATIENCE = 30  # seconds for one answer
 properties = []

@@ -22,22 +22,8 @@ CONFIGS = [
 ]
 PROGRAMS = ("train.main", "train.sweep", "train.evaluate", "train.generate", "train.translate", "analysis.report")
 NAMES = st.sampled_from([*MECHANISMS, "nothing", "None", "__class__"])
-OPTIONS = st.sampled_from(
-    [
-        *PROJECTIONS,
-        "kv_heads",
-        "dim",
-        "hidden",
-        "scale",
-        "normaliser",
-        "sigma",
-        "align",
-        "per_head",
-        "window",
-        "x",
-        "size",
-    ]
-)
+NAMED = ("kv_heads", "dim", "hidden", "scale", "normaliser", "sigma", "align", "per_head", "window", "x", "size")
+OPTIONS = st.sampled_from([*PROJECTIONS, *NAMED])
 ITEMS = st.builds(
     lambda name, options: f"{name}({', '.join(f'{key}={value!r}' for key, value in options.items())})",
     NAMES,

@@ -274,12 +274,6 @@ def history():
         return ()
 
 
-@pytest.mark.parametrize("name", [name for name in replication.DECLARED if (kept.KEPT / name).is_dir()])
-def test_a_study_goes_on_from_what_is_kept(name, tmp_path):
-    kept.put_back(tmp_path / name)
-    assert grid.read(tmp_path / name)["declaration"]
-
-
 @pytest.mark.parametrize("name", replication.DECLARED)
 def test_an_archive_of_a_declared_study_is_what_was_declared(name, tmp_path):
     if not kept.places(name):

@@ -21,16 +21,6 @@ def run(values, split="validation", every=10):
 SEEDS = [run([0.1, 0.5, 0.7]), run([0.3, 0.4, 0.9]), run([0.2, 0.3, 0.8])]
 
 
-def test_a_band_is_mean_and_standard_deviation_over_seeds():
-    x = np.array([1.0, 2.0])
-    found = curves.band([curves.Curve(x, x, np.array(y)) for y in ([1.0, 5.0], [2.0, 3.0], [6.0, 1.0])])
-    np.testing.assert_array_equal(found.x, [1, 2])
-    np.testing.assert_allclose(found.mean, [statistics.mean(y) for y in ([1, 2, 6], [5, 3, 1])])
-    np.testing.assert_allclose(found.spread, [statistics.stdev(y) for y in ([1, 2, 6], [5, 3, 1])])
-    assert found.seeds == 3
-    assert not curves.band([curves.Curve(x, x, x)]).spread.any()
-
-
 def test_curves_with_other_points_are_interpolated_where_all_reach():
     """Of straight lines through the origin the mean is the line of the mean slope, at every point of either."""
     points, slopes = (np.array([0.0, 1.0, 4.0]), np.array([0.5, 2.0, 3.0, 9.0])), (2.0, 4.0)

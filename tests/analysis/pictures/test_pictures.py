@@ -211,7 +211,6 @@ def test_an_image_is_shown_once_with_its_class_and_what_the_model_says(runs):
             f"comparison {ROOT}/benchmarks/results/digits_cpu.json --only supr",
             "Unknown setting 'supr'. Did you mean 'super'",
         ),
-        ("attention --workdir=nothing", "has no config.json"),
         more(
             "attention --workdir=vit --step=last --examples 360", "There is no example 360 of test; there are 0 to 359."
         ),
@@ -219,13 +218,10 @@ def test_an_image_is_shown_once_with_its_class_and_what_the_model_says(runs):
         ("attention --workdir=vit --text=a", "give --examples in place of --text"),
         ("attention --workdir=gpt", "give the --text"),
         ("attention --workdir=gpt --step=last --text=aaaaaaaaaaaaaaaaa", "has 17 tokens, but it must have 1 to 16"),
-        ("attention --workdir=gpt --text=a", "gpt has no result.json: the run has not finished"),
         more("attention --workdir=dates --text=a --step=7", "--step=7 has no checkpoint"),
         ("surface --workdir=vit --step=last", "Layer 0 of vit scores pairs with no MLP"),
-        ("surface --workdir=gpt --step=last --layers 5", "has no layer 5"),
         more("surface --workdir=dates --step=last", "dates is of a model with two sides or none"),
         ("surface --workdir=gpt --step=last --extent=-1", "must be a number above 0"),
-        ("curves gpt --metrics acuracy", "Unknown metric"),
         ("projection --points=1", "at least 2 points"),
         ("projection --out=vit/config.json/picture", "cannot be drawn"),
     ],
