@@ -68,17 +68,6 @@ def test_small_models_of_digiugno_are_measured(measured, monkeypatch):
     assert "neural(dim=2)\\|dot_product` |" in printed
 
 
-def test_the_models_are_digiugnos():
-    counts = {}
-    for model, make, shape in (("gpt", layers._gpt, (1, 1024)), ("vit", layers._vit, (1, 224, 224, 3))):
-        section = loading.load(layers.CONFIGS[model]).to_dict()
-        section["model"]["attention"] = "dot_product"
-        network, inputs, _ = make(loading.validate(section), 1)
-        assert inputs.shape == shape
-        counts[model] = count_parameters(jax.eval_shape(network.init, jax.random.key(0), inputs))
-    assert counts == {"gpt": 46_527_812, "vit": 47_402_506}
-
-
 def test_a_small_pass_of_inference_is_measured(measured):
     sizes = "--tasks classify_imdb --heads 4 --batches 4 --samples=10 --attention efficient"
     result, printed = measured(inference.main, f"--rounds=1 {sizes}")

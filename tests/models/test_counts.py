@@ -124,6 +124,12 @@ def test_the_table_names_every_row_with_its_count():
         ("forgetting", 2 * D + 2 * N, 0),
         ("linear", 0, 2 * N * H * (H + 1)),
         ("linear(align=True)", 1 * D, 2 * N * H * (H + 1)),
+        ("delta", 0, 2 * N * H * H),
+        ("super", 2 * D, 0),
+        ("super(key='linear')", 3 * D, 0),
+        ("gaussian", D, 0),
+        ("additive(units=3)", 3 * N + D, 0),
+        ("positional", D, 0),
     ],
 )
 def test_numbers_in_a_cache(spec, token, sequence):

@@ -290,34 +290,6 @@ def test_an_alignment_minds_the_order_of_its_keys():
     chex.assert_trees_all_close(padded, apply(module, params, x, source[:, :4]), atol=1e-5)
 
 
-def kept(spec, **options):
-    """From each part of a cache to the numbers it holds for a token (or in all, of a state)."""
-    cache = layer(spec, **options).init_cache(1, LENGTH, WIDTH)
-    sizes = {name: sum(x.size for x in jax.tree.leaves(getattr(cache, name))) for name in ("key", "raw", "value")}
-    return {name: size // LENGTH for name, size in sizes.items() if size} | (
-        {} if cache.state is None else {"state": cache.state.size}
-    )
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ("dot_product", {"key": WIDTH, "value": WIDTH}),
-        ("efficient", {"key": WIDTH}),
-        ("super", {"key": WIDTH, "value": WIDTH}),
-        ("super(key='linear')", {"key": WIDTH, "raw": WIDTH, "value": WIDTH}),
-        ("gaussian", {"key": WIDTH}),
-        ("neural(dim=2)", {"key": 2 * HEADS, "value": WIDTH}),
-        ("additive(units=3)", {"key": 3 * HEADS, "value": WIDTH}),
-        ("positional", {"value": WIDTH}),
-        ("linear", {"state": HEADS * 5 * 4}),
-        ("delta", {"state": HEADS * 4 * 4}),
-    ],
-)
-def test_a_cache_holds_each_fact_once(spec, expected):
-    assert kept(spec) == expected
-
-
 def test_a_full_cache_says_so():
     module = layer("dot_product")
     params, cache = {"params": params_of(module)}, module.init_cache(2, 4, WIDTH)
@@ -422,15 +394,6 @@ def test_groups_of_queries_and_keys_have_fewer_and_wider_parameters_and_states()
 def test_groups_that_cannot_be(spec, sentence):
     with pytest.raises(UsageError, match=sentence):
         MultiHeadAttention(spec, 4, LENGTH).init(jax.random.key(0), jnp.zeros((1, LENGTH, WIDTH)))
-
-
-def test_a_latent_is_all_that_a_cache_keeps():
-    module = MultiHeadAttention("dot_product(latent=3, kv_heads=1)", HEADS, LENGTH)
-    params = jax.eval_shape(module.init, jax.random.key(0), jnp.zeros((1, LENGTH, WIDTH)))["params"]
-    assert params["latent"]["kernel"].shape == (WIDTH, 3)
-    assert params["key"]["kernel"].shape == params["value"]["kernel"].shape == (3, 1, WIDTH // HEADS)
-    leaves = jax.tree.leaves(module.init_cache(5, LENGTH, WIDTH))
-    assert sorted(leaf.shape for leaf in leaves) == [(), (5, LENGTH, 3)]
 
 
 def test_a_window_is_the_masks():
