@@ -1,8 +1,13 @@
 """Benchmarks as a user calls them."""
 
+import importlib.util
 import json
 
 import pytest
+
+THERE = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+WITHOUT = pytest.mark.skipif(not THERE, reason="needs requirements-parity.txt")
+AGAINST = pytest.mark.parametrize("against", ["", pytest.param("transformers", marks=WITHOUT)])
 
 
 @pytest.fixture

@@ -1,20 +1,18 @@
 """That the command measures decoding and training; transformers, with the same tokens and losses, only where it is."""
 
-import importlib.util
 import math
 
 import pytest
 
 from benchmarks.llama import __main__ as llama
+from tests.benchmarks.conftest import AGAINST
 
 SMALL = [f"--config.model.{size}" for size in ("depth=1", "width=16", "heads=8", "mlp=24")]
 SHORT = ["--prompt=3", "--tokens=5", "--batches", "1", "2", "--sequences=2", "--length=6", "--vocabulary=40"]
-THERE = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-OTHERS = pytest.param("transformers", marks=pytest.mark.skipif(not THERE, reason="needs requirements-parity.txt"))
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("against", ["", OTHERS])
+@AGAINST
 def test_the_command_measures_decoding_and_training(against, measured):
     chosen = [f"--against={against}"] if against else []
     result, printed = measured(llama.main, " ".join([*SMALL, *SHORT, "--rounds=1", *chosen]))

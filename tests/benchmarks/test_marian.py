@@ -1,19 +1,15 @@
 """That the command measures searches, both ways of them, and training steps; transformers only where it is."""
 
-import importlib.util
-
 import pytest
 
 from benchmarks import marian
+from tests.benchmarks.conftest import AGAINST
 
 SMALL = ["width=16", "heads=2", "mlp=16", "depth=1", "decoder_depth=1"]
-THERE = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "against", ["", pytest.param("transformers", marks=pytest.mark.skipif(not THERE, reason="torch"))]
-)
+@AGAINST
 def test_the_command_measures_everything(against, measured, monkeypatch):
     flags = ["--rounds=1", "--source=4", "--tokens=5", "--again=6", "--vocabulary=40"]
     sizes = [f"--config.model.{size}" for size in SMALL]

@@ -4,15 +4,11 @@ Needs the GPU compiler (requirements-cuda12.txt or requirements-cuda13.txt), in 
 `make test-compilers` or `make test-cuda13`.
 """
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
 from tests.compilers.test_tpu import PROGRAM
-from tests.conftest import ROOT
 from tests.sizes import once
 from train.data import packages
 from train.dry_run import topology
@@ -26,16 +22,10 @@ HERE = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false", "MOSAIC
 
 
 @pytest.mark.parametrize("spec", once(["neural(dim=2)", "neural(dim=16)", "additive"], ["neural(dim=2)"]))
-def test_ptxas_spills_no_register(spec):
+def test_ptxas_spills_no_register(spec, run_python, monkeypatch):
+    for name, value in HERE.items():
+        monkeypatch.setenv(name, value)
     program = PROGRAM.replace("tpu_custom_call", "mosaic_gpu")
-    done = subprocess.run(
-        [sys.executable, "-c", program, "h100", repr([spec]), "(1024,)"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | HERE,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = run_python("-c", program, "h100", repr([spec]), "(1024,)")
     spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads$", done.stdout + done.stderr, re.MULTILINE)
     assert spills == [("0", "0")] * 6, "three kernels, in float32 and bfloat16"

@@ -2,8 +2,6 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 from importlib import metadata
 
 import pytest
@@ -20,9 +18,8 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("spec", ["neural(dim=2)", pytest.param("neural(dim=16)", marks=pytest.mark.more)])
-def test_schedules_have_no_more_bundles_and_spills_than_recorded(spec):
-    command = [sys.executable, "-m", "benchmarks.compilers.tpu", "v5e", spec]
-    row = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+def test_schedules_have_no_more_bundles_and_spills_than_recorded(spec, run_python):
+    row = json.loads(run_python("-m", "benchmarks.compilers.tpu", "v5e", spec).stdout)
     recorded = schedules.by_name(RECORD, "v5e")[spec]
     for which in schedules.PASSES:
         assert schedules.cycles(row, 4096, which) <= 1.01 * schedules.cycles(recorded, 4096, which)

@@ -5,12 +5,9 @@ Needs the TPU compiler (requirements-tpu.txt), in an environment of its own: `ma
 
 import importlib.util
 import json
-import subprocess
-import sys
 
 import pytest
 
-from tests.conftest import ROOT
 from tests.sizes import more
 
 pytestmark = pytest.mark.skipif(
@@ -44,46 +41,36 @@ for spec, dtype, tokens in itertools.product(eval(sys.argv[2]), ("float32", "bfl
 """
 
 
-def run(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False, **options
-    )
-
-
 SPECS = ("dot_product", "neural(dim=2)", "neural(dim=16)", "neural(dim=None)", "additive(units=16)")
 
 
 @pytest.mark.parametrize(
     ("generation", "specs"), [("v5e:2x2", SPECS[:2]), more("v5e:2x2", SPECS[2:]), more("v6e:2x2", SPECS)]
 )
-def test_every_kernel_passes_mosaic_forward_and_backward(generation, specs):
-    done = run("-c", PROGRAM, generation, repr(specs), "(1024,)")
-    assert done.returncode == 0, done.stderr[-2000:]
+def test_every_kernel_passes_mosaic_forward_and_backward(run_python, generation, specs):
+    done = run_python("-c", PROGRAM, generation, repr(specs), "(1024,)")
     assert len(done.stdout.splitlines()) == 2 * len(specs)
 
 
 @pytest.mark.more
-def test_a_dry_run_says_what_the_chip_has():
+def test_a_dry_run_says_what_the_chip_has(run_python):
     config = "--config=configs/gpt_pydoc.py:neural(dim=2)"
-    done = run("-m", "train.main", "--dry-run", config, "--config.model.depth=1", "--topology=v5e:2x2")
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = run_python("-m", "train.main", "--dry-run", config, "--config.model.depth=1", "--topology=v5e:2x2")
     assert "of 17.18 GB" in done.stdout
     assert "which takes its links at least" in done.stdout
     assert "and not run" in done.stdout
 
 
 @pytest.mark.more
-def test_what_visits_travels_during_tiles():
-    done = run("-m", "tests.compilers.ring_schedule", "dot_product", "neural(dim=2)")
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
+def test_what_visits_travels_during_tiles(run_python):
+    found = json.loads(run_python("-m", "tests.compilers.ring_schedule", "dot_product", "neural(dim=2)").stdout)
     sent = {spec: [size for size, _ in passes.values()] for spec, passes in found.items()}
     assert sent == {"dot_product": [4128, 9760], "neural(dim=2)": [2392, 4552]}
     assert all(during > 0.7 for passes in found.values() for _, during in [passes["forward"]])
 
 
-def test_tiles_that_do_not_fit_are_refused_by_the_compiler():
+def test_tiles_that_do_not_fit_are_refused_by_the_compiler(run_python):
     program = PROGRAM.replace('implementation="pallas"', 'implementation="pallas(2048, 4096)"')
-    done = run("-c", program, "v5e:2x2", repr(["neural(dim=16)"]), "(4096,)")
+    done = run_python("-c", program, "v5e:2x2", repr(["neural(dim=16)"]), "(4096,)", check=False)
     assert done.returncode != 0
     assert "RESOURCE_EXHAUSTED" in done.stderr

@@ -36,14 +36,6 @@ def test_rows_are_sorted_and_have_seeds_mean_and_interval():
     assert [marker for marker, _ in lines(axes, 1)] == ["o", "|"]  # one seed has no interval
 
 
-def test_equal_seeds_stand_above_each_other():
-    (axes,) = intervals.figure({"a": [0.5, 0.6, 0.5]}, METRICS["accuracy"]).axes
-    (seeds,) = (line for line in axes.lines if line.get_marker() == "o")
-    first, alone, second = seeds.get_ydata()
-    assert alone == 0
-    assert first == -second != 0
-
-
 def test_the_title_says_what_is_drawn_and_what_has_no_value():
     title = "3 settings: seeds (dots), their means, and 95 % intervals of the means\nwithout a finite value: none"
     assert intervals.figure(VALUES, METRICS["accuracy"]).get_suptitle() == title

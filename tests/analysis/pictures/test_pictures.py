@@ -223,7 +223,7 @@ def test_an_image_is_shown_once_with_its_class_and_what_the_model_says(runs):
         more("surface --workdir=dates --step=last", "dates is of a model with two sides or none"),
         ("surface --workdir=gpt --step=last --extent=-1", "must be a number above 0"),
         ("projection --points=1", "at least 2 points"),
-        ("projection --out=vit/config.json/picture", "cannot be drawn"),
+        ("projection --steps=1 --points=9 --out=vit/config.json/picture", "cannot be drawn"),
     ],
 )
 def test_mistakes_are_one_sentence(request, command, message, monkeypatch, capsys):

@@ -25,23 +25,15 @@ def test_every_mechanism_looks_different():
     assert len(set(style.MECHANISMS.values())) == len(MECHANISMS)
 
 
-def test_labels_take_the_colour_of_their_mechanism_whatever_else_is_drawn():
-    alone = style.colours(["model.attention=super, model.heads=2"])
-    together = style.colours(
-        ["neural(dim=2)|dot_product", "other", "model.attention=super, model.heads=2", "dot_product"]
-    )
-    assert set(alone.values()) == {style.MECHANISMS["super"]}
-    assert together["model.attention=super, model.heads=2"] == style.MECHANISMS["super"]
-    assert together["neural(dim=2)|dot_product"] == style.MECHANISMS["neural"]
-    assert together["dot_product"] == style.MECHANISMS["dot_product"]
-
-
-def test_a_mechanism_has_its_colour_or_a_lighter_shade_of_it():
-    """The hue of variants is that of the mechanism alone, whatever else is drawn."""
-    looks = style.colours(["dot_product", *(f"neural(dim={dim})|dot_product" for dim in (2, 16, 64)), "additive"])
-    hues = [rgb_to_hsv(to_rgb(looks[f"neural(dim={dim})|dot_product"][0])) for dim in (2, 16, 64)]
+def test_a_mechanism_has_its_colour_or_a_lighter_shade_of_it_whatever_else_is_drawn():
+    """The hue of variants is that of the mechanism alone."""
+    variants = [f"neural(dim={dim})|dot_product" for dim in (2, 16, 64)]
+    looks = style.colours(["dot_product", *variants, "additive", "model.attention=super, model.heads=2", "other"])
+    hues = [rgb_to_hsv(to_rgb(looks[name][0])) for name in variants]
     np.testing.assert_allclose([hue for hue, _, _ in hues], rgb_to_hsv(to_rgb(style.BLUE))[0], atol=0.01)
-    assert len(set(looks.values())) == 5
+    assert looks["model.attention=super, model.heads=2"] == style.MECHANISMS["super"]
+    assert looks["dot_product"] == style.MECHANISMS["dot_product"]
+    assert len(set(looks.values())) == len(looks)
 
 
 def test_labels_of_one_mechanism_differ():
