@@ -14,7 +14,7 @@ from tests.sizes import once
 
 SIZES = {"depth": 4, "width": 16, "heads": 4, "mlp": 8, "positions": "learned", "attention_bias": True}
 GPT = {"norm": "sandwich", "norm_type": "rms_offset"}
-TRANSLATOR = {"decoder_depth": 4, "norm": "pre", "positions": "sinusoidal"}
+TRANSLATOR = {"depth": 1, "decoder_depth": 1, "norm": "pre", "positions": "sinusoidal"}
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(2, 13, (2, 9)))
 CASES = (
     (GPTConfig, GPT, "mlp_qkv|dual_linear|dot_product(align=True)|luong_general"),
