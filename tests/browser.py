@@ -28,7 +28,7 @@ def browser() -> Iterator:
 
 
 def chromium() -> str:
-    """Returns the path of the browser; where it is absent, or its driver, the test is skipped or fails."""
+    """Finds the browser; where it is absent, or its driver, the test is skipped or fails."""
     path = next(filter(None, map(shutil.which, CHROMIUMS)), None)
     missing = [f"none of {', '.join(CHROMIUMS)} is installed"] * (not path)
     missing += ["Playwright is not installed"] * (not importlib.util.find_spec("playwright"))
@@ -53,7 +53,6 @@ def page(browser):
 
 
 def watch(tab) -> list[str]:
-    """Returns a list that takes up all errors of a tab, and all that it asks for but local files."""
     errors: list[str] = []
     tab.on("pageerror", lambda error: errors.append(str(error)))
     tab.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)

@@ -52,7 +52,6 @@ class Mutant:
 
 
 def mutants() -> list[Mutant]:
-    """Reads the list."""
     return [Mutant(name, **fields) for name, fields in tomllib.loads(LIST.read_text()).items()]
 
 
@@ -95,7 +94,6 @@ def judged(mutant: Mutant, copy: Path, seconds: float) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Declares the flags."""
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--only", nargs="+", default=(), metavar="NAME", help="the mutants to plant; all by default")
     flags.add_argument("--start", default="", metavar="NAME", help="the first of the list to plant, to go on from it")
@@ -104,7 +102,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def chosen(only: Sequence[str], start: str) -> list[Mutant]:
-    """Returns the mutants that the flags name; raises SystemExit for a name that is not in the list."""
+    """Takes the mutants that the flags name; raises SystemExit for a name that is not in the list."""
     listed = {mutant.name: mutant for mutant in mutants()}
     if unknown := {*only, *filter(None, [start])} - {*listed}:
         raise SystemExit(f"{LIST.name} has no {', '.join(sorted(unknown))}.")

@@ -118,7 +118,6 @@ class Storm:
             time.sleep(pause)
 
     def _step(self) -> int:
-        """The last step in the record."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             return json.loads((self.workdir / "metrics.jsonl").read_text().splitlines()[-1])["step"]
         return 0
@@ -128,7 +127,6 @@ class Storm:
         return len(list(self.workdir.glob("tensorboard/*")))
 
     def _writing(self) -> bool:
-        """Whether a checkpoint is half there."""
         return any(self.workdir.glob("checkpoints/*-tmp"))
 
     def _total(self) -> int:
@@ -172,7 +170,6 @@ def without_clock(value):
 
 
 def main() -> None:
-    """Rages once, and compares."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--signal", default="KILL", choices=["KILL", "TERM", "INT"])

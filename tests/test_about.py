@@ -24,7 +24,6 @@ def anchors(text):
 
 
 def broken(page):
-    """Links of a page that lead nowhere."""
     path = ROOT / page
     for target, anchor in LINK.findall(path.read_text(encoding="utf-8")):
         place = path.parent / target if target else path
@@ -35,7 +34,6 @@ def broken(page):
 
 
 def programs(text):
-    """Modules that commands of a text run."""
     return set(re.findall(r"python -m ([\w.]+)", text)) - {"venv", "pytest"}
 
 

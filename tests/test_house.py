@@ -39,7 +39,6 @@ pytestmark = pytest.mark.xdist_group(__name__)  # one process reads all files, o
 
 @functools.cache
 def files() -> dict[Path, ast.Module]:
-    """What each file holds."""
     return {
         path.relative_to(ROOT): ast.parse(path.read_text()) for room in ORDER for path in ROOT.glob(f"{room}/**/*.py")
     }

@@ -33,7 +33,6 @@ def grid(tmp_path, write_runs):
 
 
 def compared(found, *names, **options):
-    """With the baseline that is chosen."""
     return compare.compare(found, compare.baseline(found, ""), names or ["accuracy"], runs.Run.value, **options)
 
 

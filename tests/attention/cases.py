@@ -112,7 +112,6 @@ def neural(
 
 
 def additive(lead: tuple[int, ...] = ()) -> Case:
-    """Five tanh units."""
     shapes = {"query_kernel": (*lead, WIDTH, 5), "key_kernel": (*lead, WIDTH, 5), "hidden_bias": (*lead, 5)}
     return Case(
         lambda w, *arrays, **o: attention.additive_attention(*arrays, **w, **o), shapes | {"vector": (*lead, 5)}
@@ -120,7 +119,6 @@ def additive(lead: tuple[int, ...] = ()) -> Case:
 
 
 def luong(form: str, **shapes: tuple[int, ...]) -> Case:
-    """One of Luong's forms."""
     return Case(lambda w, *arrays, **o: attention.luong_attention(*arrays, form, **w, **o), shapes)
 
 
@@ -157,7 +155,6 @@ def location(w: dict[str, jax.Array], query: jax.Array, key: jax.Array, value: j
 
 
 def linear(**options: Any) -> Case:
-    """Linear attention."""
     return Case(
         lambda w, *arrays, **o: attention.linear_attention(*arrays, **options, **o),
         masks=BY_POSITION,
@@ -276,7 +273,6 @@ def mask_of(case: Case, mask: Mask | None = None) -> Mask:
 
 
 def inputs(queries=LENGTH, keys=LENGTH, key_heads=HEADS, dtype=jnp.float64, batch=(2,), seed=0):
-    """Query, key and value."""
     shapes = [(*batch, queries, HEADS, WIDTH), (*batch, keys, key_heads, WIDTH), (*batch, keys, key_heads, WIDTH)]
     draw = np.random.default_rng(seed)  # JAX's would compile a program for each shape
     return tuple(jnp.asarray(draw.standard_normal(shape), canonicalize_dtype(dtype)) for shape in shapes)

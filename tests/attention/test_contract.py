@@ -59,7 +59,6 @@ def outcomes(name, implementation, arrays, *rest, **options):
 
 @pytest.mark.parametrize(("name", "implementation"), once(FAST, KEPT))
 def test_equals_the_reference_in_output_and_all_gradients(name, implementation):
-    """Causal with padding."""
     chex.assert_trees_all_close(*outcomes(name, implementation, inputs(), causal_mask()), rtol=0, atol=1e-10)
 
 

@@ -383,7 +383,6 @@ OF_MAPS = ("channel_attention", "spatial_attention")
     "name", [name for name in attention.__all__ if name.endswith("_attention") and name not in OF_MAPS]
 )
 def test_every_public_function_shows_its_options(name):
-    """As `help` and editors see them."""
     for function in (getattr(attention, name), attend):
         shown = inspect.signature(function).parameters
         assert not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in shown.values())

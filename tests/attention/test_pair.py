@@ -33,7 +33,6 @@ ROOT = WIDTH**-0.5
 
 
 def own(w, head):
-    """The arrays of one head."""
     return {name: x[head] if len(x) == HEADS else x for name, x in w.items()}
 
 

@@ -98,7 +98,7 @@ def fuzzed(**strategies):
 
 
 def answers(call, *arguments):
-    """Returns what a call gives, or None where it tells of a mistake in one sentence; other errors are bugs."""
+    """Calls; gives None where a mistake is told in one sentence, and lets other errors through, which are bugs."""
     signal.signal(signal.SIGALRM, _never)
     signal.alarm(PATIENCE)
     try:

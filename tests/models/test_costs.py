@@ -211,7 +211,6 @@ RECURRENTS = {name: (Seq2SeqConfig(attention=name, **RECURRENT), (50, 60, 40, 30
 
 
 def whole(model):
-    """The model, what it takes, and its analytic cost."""
     config, sizes, inputs = (MODELS | RECURRENTS)[model]
     return config.build(*sizes), inputs, config.cost(*sizes)
 

@@ -16,7 +16,6 @@ from train.state import count_parameters, first_attention
 
 
 def config_of(file, attention):
-    """The model of an experiment, with another mechanism."""
     return dataclasses.replace(loading.resolve(f"configs/{file}.py", {})[0].model, attention=attention)
 
 

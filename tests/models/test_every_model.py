@@ -45,7 +45,6 @@ FAMILIES = {
 
 
 def build(family, dtype=jnp.float32, **changes):
-    """A model, parameters of which every one counts, and a batch."""
     config, sizes, inputs = FAMILIES[family]
     model = dataclasses.replace(config, **changes).build(*sizes, dtype=dtype)
     return model, random_params(model, *inputs), inputs

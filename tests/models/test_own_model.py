@@ -66,7 +66,6 @@ class Rows(nn.Module):
 
 @pytest.fixture
 def config(monkeypatch, tmp_path):
-    """The row, and a config file."""
     monkeypatch.setitem(ImageClassification.model_types, "rows", RowsConfig)
     file = tmp_path / "rows.py"
     file.write_text(CONFIG)

@@ -64,7 +64,6 @@ def keep(file, family, what, found, expected):
 
 
 def about():
-    """How, where and with what the record is made."""
     environment = workdir.environment()
     theirs = {package: importlib.metadata.version(package) for package in ("torch", "transformers")}
     return {"command": COMMAND} | environment | {"versions": environment["versions"] | theirs, "families": {}}

@@ -49,7 +49,6 @@ def test_mixing_is_the_weights_times_the_leading_block_of_w_a(causal, heads):
 
 
 def gpt(**own):
-    """A model and shapes of its parameters."""
     config = small(GPTConfig, name="gpt", tied_output=True, scale_embeddings=False, **own)
     model = GPT(config, vocabulary=11, length=8)
     return model, jax.eval_shape(model.init, jax.random.key(0), TOKENS)["params"]

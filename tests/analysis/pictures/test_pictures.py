@@ -65,7 +65,6 @@ def dates(runs):
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
-    """The same of models of whole texts."""
     folder = tmp_path_factory.mktemp("texts")
     rows = "text,label\n" + "".join(f"{word} words of a text,{word}\n" for word in ("good", "bad") * 20)
     for split in ("train", "validation", "test"):
