@@ -85,7 +85,7 @@ def on_a_gpu(monkeypatch):
     return asked
 
 
-@pytest.mark.parametrize("normaliser", ["sink", "sigmoid", "relu_squared", "none", "hard"])
+@pytest.mark.parametrize("normaliser", ["sink", *map(more, ("sigmoid", "relu_squared", "none", "hard"))])
 def test_a_gpu_has_the_softmax_alone(on_a_gpu, normaliser):
     arrays = inputs(8, 8, dtype=jnp.bfloat16)
     score = DotProduct(normaliser=normaliser)

@@ -15,6 +15,7 @@ from attention.parameters import Sizes
 from attention.recurrences.gated import GatedDelta
 from attention.recurrences.selective import StateSpace
 from tests.attention.cases import HEADS, LENGTH, WIDTH, inputs
+from tests.sizes import more
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]
 TAPS, EPSILON = 3, 0.1
@@ -90,8 +91,8 @@ def test_what_looks_at_the_tokens_of_queries_is_not_for_cross_attention(options)
     assert GatedDelta().cross
 
 
-@pytest.mark.parametrize("score", [StateSpace(groups=1), GatedDelta(groups=1, conv=TAPS)])
-@pytest.mark.parametrize("implementation", ["reference", "chunked"])
+@pytest.mark.parametrize("score", [more(StateSpace(groups=1)), GatedDelta(groups=1, conv=TAPS)])
+@pytest.mark.parametrize("implementation", [more("reference"), "chunked"])
 def test_queries_and_keys_of_a_group_are_those_of_all_its_heads(score, implementation):
     """Whatever their width, which a matrix from keys to values need not share."""
     alone, wide = type(score)(conv=score.conv), WIDTH + 1

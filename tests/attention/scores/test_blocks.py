@@ -36,7 +36,7 @@ def moba(query, key, value, size, top):
     return out
 
 
-@pytest.mark.parametrize(("size", "top"), [(SIZE, TOP), (4, 1), (3, 9)])
+@pytest.mark.parametrize(("size", "top"), [(SIZE, TOP), more(4, 1), more(3, 9)])
 def test_moba_is_its_papers(size, top):
     """Each of four heads chooses by itself, also where two share their keys."""
     query, key, value = inputs(key_heads=2)
