@@ -102,13 +102,7 @@ def neural(
         return attention.neural_attention(query, key, value, layers, projections, **options, **more)
 
     unique = options.get("pairs") == "unique"
-    return Case(
-        call,
-        shapes,
-        implementations,
-        unordered=not unique,
-        equivariant=not unique,
-    )
+    return Case(call, shapes, implementations, unordered=not unique, equivariant=not unique)
 
 
 def additive(lead: tuple[int, ...] = ()) -> Case:
@@ -156,9 +150,7 @@ def location(w: dict[str, jax.Array], query: jax.Array, key: jax.Array, value: j
 
 def linear(**options: Any) -> Case:
     return Case(
-        lambda w, *arrays, **o: attention.linear_attention(*arrays, **options, **o),
-        masks=BY_POSITION,
-        weighted=False,
+        lambda w, *arrays, **o: attention.linear_attention(*arrays, **options, **o), masks=BY_POSITION, weighted=False
     )
 
 
@@ -219,11 +211,7 @@ CASES = {
     "positional shared": positional(()),
     "positional factorised": positional((HEADS,), factorised=True),
     "location": Case(
-        location,
-        {"kernel": (WIDTH, LENGTH), "kernel_bias": (LENGTH,)},
-        grouped=False,
-        unordered=False,
-        used=(0, 2),
+        location, {"kernel": (WIDTH, LENGTH), "kernel_bias": (LENGTH,)}, grouped=False, unordered=False, used=(0, 2)
     ),
     "linear": linear(),
     "linear relu": linear(feature="relu"),

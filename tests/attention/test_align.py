@@ -56,11 +56,7 @@ def test_a_batch_of_any_rank():
     [
         (12, {}, "at most 9 tokens, but this one has 12"),
         (6, {"mask": Mask(query_offset=4), "rows": 6}, "at most 9 tokens, but this one has 10"),
-        (
-            6,
-            {"mask": Mask(key_lengths=jnp.array([4, 6, 6]))},
-            r"key_lengths must have the shape \(2,\), but it has",
-        ),
+        (6, {"mask": Mask(key_lengths=jnp.array([4, 6, 6]))}, r"key_lengths must have the shape \(2,\), but it has"),
         (6, {"mask": Mask(window=2)}, "Super Attention.*cannot honour a mask of kind window"),
         (6, {"mask": Mask(dense=jnp.ones((1, 1, 6, 6), bool))}, "Super Attention.*cannot honour a mask of kind dense"),
     ],

@@ -93,8 +93,7 @@ def test_every_weight_and_input_counts(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "implementation"),
-    once([pair for pair in FAST if pair[1] == "chunked" and not CASES[pair[0]].fixed], ONE),
+    ("name", "implementation"), once([pair for pair in FAST if pair[1] == "chunked" and not CASES[pair[0]].fixed], ONE)
 )
 def test_lengths_that_are_no_multiple_of_a_block(monkeypatch, name, implementation):
     monkeypatch.setattr(plan, "rule", lambda call, units: plan.Tiling(64, 48))

@@ -325,10 +325,7 @@ def locate(query, value):
         (lambda q: attention.gaussian_attention(q, q, sigma=0.0), "sigma must be above 0, but it is 0.0"),
         (lambda q: attention.gaussian_attention(q, q, sigma=jnp.array([1.0, 1, -1, 1])), "Each σ must be above 0"),
         (lambda q: attention.gaussian_attention(q, q, decay=-1.0), "decay must be at least 0, but it is -1.0"),
-        (
-            lambda q: attention.gaussian_attention(q, q, squared=False, implementation="cudnn"),
-            "no implementation 'cud",
-        ),
+        (lambda q: attention.gaussian_attention(q, q, squared=False, implementation="cudnn"), "no implementation 'cud"),
         (lambda q: attention.positional_attention(q, jnp.zeros((4, 8, 8))), "at most 8 tokens, but this one has 9"),
         (lambda q: attention.positional_attention(q, jnp.zeros((3, 9, 9))), r"table must have the shape \(9, 9\) or"),
         (lambda q: attention.linear_attention(q, q, q, feature="identity"), "say normalise=False"),

@@ -93,8 +93,7 @@ def test_the_dot_family_equals_the_reference_under_every_mask(mask):
 
 @pytest.mark.usefixtures("small_tiles", "x64")
 @pytest.mark.parametrize(
-    "shape",
-    [(1, HEADS, T, S), *map(more, [(2, HEADS, T, S), (1, 1, T, S), (2, 1, 1, S), (1, HEADS, T, 1)])],
+    "shape", [(1, HEADS, T, S), *map(more, [(2, HEADS, T, S), (1, 1, T, S), (2, 1, 1, S), (1, HEADS, T, 1)])]
 )
 def test_bias_and_its_gradient_with_dropout(shape):
     check(inputs(), bias(*shape), **late(rate=0.3))

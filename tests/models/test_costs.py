@@ -264,10 +264,7 @@ BYTES = {
     "dot product": (DotProduct().cost(SIZES_OF_BOTH, 5, 7), [Q, K, K, Q]),
     "alignment": (costs.align(7, 2, 3), [(7, 7), (7,), K, K]),
     "pairs": (Neural(4, (5,)).cost(SIZES_OF_BOTH, 5, 7), [(5, 2, 5), (7, 2, 5), K, Q]),
-    "unique pairs": (
-        Neural(4, (4,), pairs="unique").cost(SIZES_OF_BOTH, 5, 7),
-        [(5, 2, 4), (7, 2, 4), K, Q, *UNIQUE],
-    ),
+    "unique pairs": (Neural(4, (4,), pairs="unique").cost(SIZES_OF_BOTH, 5, 7), [(5, 2, 4), (7, 2, 4), K, Q, *UNIQUE]),
     "running state": (LinearAttention().cost(SIZES_OF_BOTH, 5, 7), [Q, K, K, Q]),
     "positional": (Positional().cost(SIZES_OF_BOTH, 5, 7), [(2, 5, 7), K, Q]),
     "convolution": (costs.convolution(6, 5, 3, 4, 8), [MAP, (3, 3, 4, 8), (6, 5, 8)]),

@@ -383,10 +383,7 @@ def test_groups_of_queries_and_keys_have_fewer_and_wider_parameters_and_states()
     ("spec", "sentence"),
     [
         ("state_space(groups=3)", "groups=3 does not divide 4 heads"),
-        (
-            "state_space(groups=2, kv_heads=2)",
-            "groups=2 are of queries and keys with a value a head; leave out",
-        ),
+        ("state_space(groups=2, kv_heads=2)", "groups=2 are of queries and keys with a value a head; leave out"),
         ("gated_delta(groups=2, key='identity')", "leave out groups and state"),
         ("gated_delta(state=3, query='identity')", "leave out groups and state"),
     ],

@@ -78,13 +78,7 @@ def test_the_state_space_is_mamba_2s():
     state = torch.zeros(BATCH, HEADS, HEAD, HEAD)
     rates, options["dt_bias"] = rate[:, None, None].expand(HEADS, HEAD, HEAD), bias[:, None].expand(HEADS, HEAD)
     step = lambda t: mamba.mamba2_selective_state_update(  # noqa: E731
-        state,
-        value[:, t],
-        steps[:, t, :, None].expand(BATCH, HEADS, HEAD),
-        rates,
-        write[:, t],
-        read[:, t],
-        **options,
+        state, value[:, t], steps[:, t, :, None].expand(BATCH, HEADS, HEAD), rates, write[:, t], read[:, t], **options
     )
     outs = [step(t) for t in range(LENGTH)]
     assert_same("Mamba2", *found, torch.stack(outs, 1).numpy(), state.numpy())

@@ -17,10 +17,7 @@ from train.generation.search import Search
 
 SIZES = {"vocab_size": 13, "d_model": 16, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 2}
 SIZES |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12}
-KINDS = {
-    "1.0": {"d_kv": 8},
-    "1.1": {"d_kv": 6, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-}
+KINDS = {"1.0": {"d_kv": 8}, "1.1": {"d_kv": 6, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}}
 SPECIAL = {"pad": 0, "start": 0, "end": 1}
 RANDOM = np.random.default_rng(0)
 LENGTHS = RANDOM.integers(1, 17, 6)

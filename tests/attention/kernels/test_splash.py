@@ -141,11 +141,7 @@ def test_scores_too_sharp_to_round_are_refused():
 
 @pytest.mark.parametrize(
     ("tokens", "options", "taken"),
-    [
-        (splash.FEWEST, {}, True),
-        (splash.FEWEST - 1, {}, False),
-        (splash.FEWEST, {"return_weights": True}, False),
-    ],
+    [(splash.FEWEST, {}, True), (splash.FEWEST - 1, {}, False), (splash.FEWEST, {"return_weights": True}, False)],
 )
 def test_auto_takes_it_on_a_tpu_for_long_sequences(monkeypatch, tokens, options, taken):
     asked = []
