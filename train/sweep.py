@@ -30,40 +30,139 @@ from train.run.workdir import read_result
 
 LISTED = 12  # settings that are named before they are checked
 REPLICAS = ("auto", "yes", "no")
+SEVERAL = {"action": "append", "default": []}
+Runs = Mapping[Path, Sequence[str]]  # the flags of each run by its work directory
 Ended = Callable[[Path], None]  # is given the work directory
 
 
-def runs(sweep: grid.Sweep, prepared: matching.Prepared, directory: Path) -> dict[Path, list[str]]:
-    """Returns the flags of each run by its work directory: the first seeds of all settings, then the next."""
-    commands: dict[Path, list[str]] = {}
-    for seeds in sweep.seeds:
-        for cell in sweep.cells.values():
-            together = {"train.replicas": str(len(seeds))} if len(seeds) > 1 else {}
-            values = {**cell.overrides, **prepared.chosen[cell.name], "seed": str(seeds[0])} | together
-            path = directory / cell.name / grid.run_name(seeds)
-            commands[path] = [f"--config={cell.spec}", *(f"--config.{field}={text}" for field, text in values.items())]
-    return commands
+def asked(flags: argparse.Namespace) -> grid.Sweep:
+    """Reads which sweep the flags ask for, without seeds; raises a UsageError where they have a mistake."""
+    overrides = flags.overrides
+    over = grid.over(flags.over, overrides, flags.equal)
+    also = grid.also(flags.also, over)
+    if also and flags.equal:
+        raise UsageError("--also cannot be beside --equal, which matches settings of the grid; leave one out.")
+    sweep = grid.Sweep(flags.config, overrides, over, [], flags.equal, also)
+    cells = list(sweep.cells.values())
+    if flags.tune:
+        taken = {*overrides, *over, *grid.decided(""), *(field for setting in also for field in setting)}
+        field, _, values = flags.tune.partition("=")
+        values, beyond = grid.split(values) if values else [], int(flags.tune_beyond)
+        tune = tuning.read(field, values, flags.tune_length, flags.tune_seeds, beyond, cells[0], taken)
+        sweep = dataclasses.replace(sweep, tune=tune)
+    if flags.declare:
+        declared = declaration.read(flags.declare)
+        declared.check([cell.name for cell in cells])
+        sweep = dataclasses.replace(sweep, declaration=declared)
+    return sweep
 
 
-def run_all(
-    todo: Mapping[Path, Sequence[str]], jobs: int, most: int, directory: Path, ended_one: Ended
-) -> dict[Path, str]:
+@dataclasses.dataclass
+class Plan:
+    """A checked sweep in its folder, with what was chosen and tried so far.
+
+    Attributes:
+      sweep: What was asked for.
+      prepared: What its settings need.
+      chosen: By setting, the values of fields that were matched or tuned.
+      tried: By setting and value, how its trials did.
+      directory: The folder.
+      command: What made it.
+    """
+
+    sweep: grid.Sweep
+    prepared: matching.Prepared
+    chosen: dict[str, dict[str, str]]
+    tried: tuning.Tried
+    directory: Path
+    command: str
+
+    @classmethod
+    def of(cls, flags: argparse.Namespace, sweep: grid.Sweep, before: Mapping[str, Any] | None) -> "Plan":
+        """Checks the settings and matches those that are new; what was chosen before stays."""
+        if before:
+            grid.check_extends(before, sweep, flags.workdir)
+        kept = before["cells"] if before else {}
+        known = {name: cell["chosen"] for name, cell in kept.items()}
+        requests = {values: cell.but(known.get(cell.name, {})) for values, cell in sweep.cells.items()}
+        baselines = [
+            requests[sweep.baseline(values) if flags.equal and request.name not in known else values]
+            for values, request in requests.items()
+        ]
+        prepared = matching.apart(matching.prepare, [*requests.values()], baselines, flags.equal, flags.replicas)
+        seeds = grid.seeds(before["seeds"] if before else [], prepared.seed, flags.seeds, flags.workdir)
+        chosen = {name: {**known.get(name, {}), **new} for name, new in prepared.chosen.items()}
+        tried = {name: cell["tried"] for name, cell in kept.items() if "tried" in cell}
+        command = shlex.join(["python", "-m", "train.sweep", *flags.arguments])
+        return cls(dataclasses.replace(sweep, seeds=seeds), prepared, chosen, tried, flags.workdir, command)
+
+    @property
+    def settings(self) -> list[matching.Request]:
+        """The settings with what was chosen for them."""
+        return [cell.but(self.chosen[cell.name]) for cell in self.sweep.cells.values()]
+
+    def write(self) -> None:
+        """Writes the request, the trials and the choices to `sweep.json`."""
+        equal, sizes, tried = self.sweep.equal, self.prepared.sizes, self.tried
+        cells = {name: {"chosen": chosen} for name, chosen in self.chosen.items()}
+        for name, cell in cells.items():
+            cell |= ({equal: sizes[name]} if equal else {}) | ({"tried": tried[name]} if name in tried else {})
+        grid.write(self.directory, {"command": self.command} | self.sweep.plain | {"cells": cells})
+
+    def matched(self) -> list[str]:
+        """Writes a line for each setting that was matched with its baseline."""
+        cells, sizes, equal = self.sweep.cells, self.prepared.sizes, self.sweep.equal
+        lines = []
+        for values, cell in cells.items() if equal else ():
+            if chosen := self.chosen[cell.name]:
+                choice = ", ".join(f"{field} {text}" for field, text in chosen.items())
+                size, share = sizes[cell.name], sizes[cell.name] / sizes[cells[self.sweep.baseline(values)].name] - 1
+                lines.append(f"{cell.name}: {choice}: {size:,} {equal}, {share:+.2%} of the baseline's")
+        return lines
+
+    def trials(self) -> tuning.Trials:
+        """Plans what is to be tried next for settings that have no value yet."""
+        tune = self.sweep.tune
+        if not tune:
+            return {}
+        waiting = [setting for setting in self.settings if tune.field not in self.chosen[setting.name]]
+        return tune.trials(waiting, self.tried, self.prepared.seed, self.directory)
+
+    def tune(self) -> None:
+        """Chooses the best value for each setting that has none yet."""
+        tune = self.sweep.tune
+        for name, chosen in self.chosen.items() if tune else ():
+            if tune.field not in chosen:
+                tuning.check_finite(name, self.tried[name])
+                chosen[tune.field] = tune.best(self.tried[name])
+
+    def runs(self) -> dict[Path, list[str]]:
+        """Lists the runs: the first seeds of all settings, then the next."""
+        found = {}
+        for seeds in self.sweep.seeds:
+            own = {"seed": str(seeds[0])} | ({"train.replicas": str(len(seeds))} if len(seeds) > 1 else {})
+            for setting in self.settings:
+                found[self.directory / setting.name / grid.run_name(seeds)] = setting.but(own).flags
+        return found
+
+
+def run_all(todo: Runs, jobs: int, most: int, directory: Path, ended_one: Ended) -> dict[Path, str]:
     """Trains the runs that are left; says how many at a time, how each ended, and how long the others will take.
 
     Args:
-      todo: The flags of each run by its work directory.
+      todo: The runs.
       jobs: The number of processes at a time; 0 is one for each CPU.
       most: How many runs may be trained together, in one process.
       directory: The folder of the sweep.
       ended_one: Called with each run that has ended.
     """
     together.take_apart_finished(directory)
-    left = {path: run_flags for path, run_flags in todo.items() if not pool.is_finished(path)}
+    left = {path: flags for path, flags in todo.items() if not pool.is_finished(path)}
     joint = together.joined(left, most, directory)
-    alone = {path: together.Joint(run_flags, (path,)) for path, run_flags in todo.items() if path not in left}
+    alone = {path: together.Joint(flags, (path,)) for path, flags in todo.items() if path not in left}
     programs, outcomes = alone | joint, dict.fromkeys(todo, pool.STOPPED)
     ended: list[Path] = []
-    jobs = max(1, min(pool.at_a_time(jobs), len(joint)))
+    jobs = max(1, min(len(pool.shares(jobs)), len(joint)))
     several = f" in {len(programs)} program{'s' * (len(programs) > 1)}" if len(programs) < len(todo) else ""
     first = pool.log_of(next(iter(programs)))
     print(f"Runs: {len(todo)}{several}, {jobs} at a time; each prints to a file such as {first}", flush=True)
@@ -87,8 +186,19 @@ def run_all(
     return outcomes
 
 
-def _summed(outcomes: Mapping[Path, str], directory: Path) -> int:
-    """Says how many runs finished and how many failed; returns the exit code."""
+def _result(path: Path, place: Path, outcome: str) -> str:
+    if outcome in (pool.FAILED, pool.DIVERGED):
+        lines = pool.log_of(place).read_text(encoding="utf-8", errors="replace").splitlines()
+        return f"failed, see {pool.log_of(place)}: {lines[-1] if lines else 'it printed nothing'}"
+    if outcome == pool.STOPPED:
+        return "stopped and saved"
+    result = read_result(path)
+    best = result.get("mean", result)["best"]  # `mean` is of seeds that were trained together
+    return numbers_text(best["validation" if tuning.FOLDER in path.parts else "test"])
+
+
+def _sum_up(outcomes: Mapping[Path, str], directory: Path) -> int:
+    """Says how many runs finished and how many failed; gives the exit code."""
     ended = list(outcomes.values())
     finished, failed = ended.count(pool.FINISHED), ended.count(pool.FAILED) + ended.count(pool.DIVERGED)
     print(f"{finished} of {len(outcomes)} runs have finished, {failed} failed.")
@@ -99,27 +209,19 @@ def _summed(outcomes: Mapping[Path, str], directory: Path) -> int:
     return int(failed > 0)
 
 
-def _give(todo: Mapping[Path, Sequence[str]], flags: argparse.Namespace) -> int:
-    """Prints or submits the runs that are left; returns the exit code."""
+def _give(todo: Runs, flags: argparse.Namespace) -> int:
+    """Prints or submits the runs that are left; gives the exit code."""
     left = {path: run_flags for path, run_flags in todo.items() if not pool.is_finished(path)}
-    if flags.slurm is not None and not flags.print:
-        return hand_over(left, flags.workdir, flags.slurm)
-    for path, run_flags in left.items():
-        print(shlex.join(["python", "-m", "train.main", *run_flags, f"--workdir={path}"]))
+    if flags.print:
+        for path, run_flags in left.items():
+            print(shlex.join(["python", "-m", "train.main", *run_flags, f"--workdir={path}"]))
+    else:
+        _submit([pool.command(run_flags, path) for path, run_flags in left.items()], flags.workdir, flags.slurm)
     return 0
 
 
-def hand_over(left: Mapping[Path, Sequence[str]], directory: Path, options: str) -> int:
-    """Submits the runs as one array of SLURM jobs.
-
-    Args:
-      left: The runs.
-      directory: The folder of the sweep; the jobs' output goes to `slurm/` in it.
-      options: `NAME=VALUE,NAME=VALUE` of submitit's `AutoExecutor.update_parameters`.
-
-    Raises:
-      UsageError: submitit is not installed, or it does not know an option.
-    """
+def _submit(commands: Sequence[Sequence[str]], directory: Path, options: str) -> None:
+    """Submits commands as one array of SLURM jobs, whose output goes to `slurm/` in the sweep's folder."""
     try:
         import submitit
     except ImportError as error:
@@ -132,114 +234,8 @@ def hand_over(left: Mapping[Path, Sequence[str]], directory: Path, options: str)
         executor.update_parameters(**{name: literal(value) for name, _, value in pairs})
     except (TypeError, NameError, ValueError) as error:
         raise UsageError(f"--slurm={options} is not what submitit takes: {error}.") from error
-    todo = [pool.command(run_flags, path) for path, run_flags in left.items()]
-    jobs = executor.map_array(subprocess.check_call, todo) if todo else []
+    jobs = executor.map_array(subprocess.check_call, commands) if commands else []
     print(f"Submitted {len(jobs)} jobs{f', {jobs[0].job_id} the first' if jobs else ''}.")
-    return 0
-
-
-def asked(flags: argparse.Namespace) -> grid.Sweep:
-    """Returns the sweep that the flags ask for, without seeds.
-
-    Raises:
-      UsageError: the flags have a mistake.
-    """
-    overrides = flags.overrides
-    over = grid.over(flags.over, overrides, flags.equal)
-    also = grid.also(flags.also, over)
-    if also and flags.equal:
-        raise UsageError("--also cannot be beside --equal, which matches settings of the grid; leave one out.")
-    sweep = grid.Sweep(flags.config, overrides, over, [], flags.equal, also)
-    cells = list(sweep.cells.values())
-    if flags.tune:
-        taken = {*overrides, *over, *grid.decided(""), *(field for setting in also for field in setting)}
-        field, _, values = flags.tune.partition("=")
-        values = grid.split(values) if values else []
-        length, seeds, beyond = flags.tune_length, flags.tune_seeds, int(flags.tune_beyond)
-        tune = tuning.read(field, values, length, seeds, beyond, cells[0], taken)
-        sweep = dataclasses.replace(sweep, tune=tune)
-    if flags.declare:
-        declared = declaration.read(flags.declare)
-        declared.check([cell.name for cell in cells])
-        sweep = dataclasses.replace(sweep, declaration=declared)
-    return sweep
-
-
-def _trials(sweep: grid.Sweep, prepared: matching.Prepared, tried: tuning.Tried, directory: Path) -> dict:
-    """Returns the trials of the settings that have no value yet; see `tuning.trials`."""
-    if not sweep.tune:
-        return {}
-    cells = [cell.but(prepared.chosen[cell.name]) for cell in sweep.cells.values()]
-    waiting = [cell for cell in cells if sweep.tune.field not in prepared.chosen[cell.name]]
-    return tuning.trials(sweep.tune, waiting, tried, prepared.seed, directory)
-
-
-def _tuned(sweep: grid.Sweep, prepared: matching.Prepared, tried: tuning.Tried) -> matching.Prepared:
-    """Returns the plan with the best value for each setting that has none yet."""
-    if not sweep.tune:
-        return prepared
-    chosen = dict(prepared.chosen)
-    for name, before in prepared.chosen.items():
-        if sweep.tune.field not in before:
-            tuning.check_finite(name, tried[name])
-            chosen[name] = {**before, sweep.tune.field: sweep.tune.best(tried[name])}
-    return dataclasses.replace(prepared, chosen=chosen)
-
-
-def _plan(
-    flags: argparse.Namespace, sweep: grid.Sweep, before: Mapping[str, Any] | None
-) -> tuple[grid.Sweep, matching.Prepared]:
-    """Returns the checked sweep with its seeds, and the values chosen for its configs; earlier choices stay."""
-    cells = sweep.cells
-    if before:
-        grid.check_extends(before, sweep, flags.workdir)
-    known = {name: cell["chosen"] for name, cell in before["cells"].items()} if before else {}
-    index = {values: number for number, values in enumerate(cells)}
-    requests = [cell.but(known.get(cell.name, {})) for cell in cells.values()]
-    baselines = [
-        index[values if cell.name in known or not flags.equal else sweep.baseline(values)]
-        for values, cell in cells.items()
-    ]
-    prepared = matching.apart(matching.prepare, requests, baselines, flags.equal, flags.replicas)
-    chosen = {name: {**known.get(name, {}), **new} for name, new in prepared.chosen.items()}
-    seeds = grid.seeds(before["seeds"] if before else [], prepared.seed, flags.seeds, flags.workdir)
-    return dataclasses.replace(sweep, seeds=seeds), dataclasses.replace(prepared, chosen=chosen)
-
-
-def _write(flags: argparse.Namespace, sweep: grid.Sweep, prepared: matching.Prepared, tried: tuning.Tried) -> None:
-    """Writes the request, the trials and the choices to `sweep.json`."""
-    cells = {
-        name: {"chosen": chosen}
-        | ({sweep.equal: prepared.sizes[name]} if sweep.equal else {})
-        | ({"tried": tried[name]} if name in tried else {})
-        for name, chosen in prepared.chosen.items()
-    }
-    grid.write(
-        flags.workdir,
-        {"command": shlex.join(["python", "-m", "train.sweep", *flags.arguments])} | sweep.plain | {"cells": cells},
-    )
-
-
-def _chosen(sweep: grid.Sweep, prepared: matching.Prepared) -> list[str]:
-    """Returns a line for each setting that was matched with its baseline."""
-    cells, sizes, lines = sweep.cells, prepared.sizes, []
-    for values, cell in cells.items():
-        if sweep.equal and prepared.chosen[cell.name]:
-            choice = ", ".join(f"{field} {text}" for field, text in prepared.chosen[cell.name].items())
-            size, share = sizes[cell.name], sizes[cell.name] / sizes[cells[sweep.baseline(values)].name] - 1
-            lines.append(f"{cell.name}: {choice}: {size:,} {sweep.equal}, {share:+.2%} of the baseline's")
-    return lines
-
-
-def _result(path: Path, place: Path, outcome: str) -> str:
-    if outcome in (pool.FAILED, pool.DIVERGED):
-        lines = pool.log_of(place).read_text(encoding="utf-8", errors="replace").splitlines()
-        return f"failed, see {pool.log_of(place)}: {lines[-1] if lines else 'it printed nothing'}"
-    if outcome == pool.STOPPED:
-        return "stopped and saved"
-    result = read_result(path)
-    best = result.get("mean", result)["best"]  # `mean` is of seeds that were trained together
-    return numbers_text(best["validation" if tuning.FOLDER in path.parts else "test"])
 
 
 def run(flags: argparse.Namespace, ended: Ended = lambda path: None) -> int:
@@ -263,28 +259,26 @@ def run(flags: argparse.Namespace, ended: Ended = lambda path: None) -> int:
         names = [cell.name for cell in sweep.cells.values()]
         more = [f"and {len(names) - LISTED} more"] if len(names) > LISTED else []
         print(f"Checking the settings (seeds of each: {flags.seeds}):", *names[:LISTED], *more, sep="\n  ", flush=True)
-    sweep, prepared = _plan(flags, sweep, before)
-    tried = {name: cell["tried"] for name, cell in before["cells"].items() if "tried" in cell} if before else {}
-    _write(flags, sweep, prepared, tried)
-    if not flags.print:
-        for line in _chosen(sweep, prepared):
-            print(line)
-    jobs = flags.jobs or (0 if prepared.platform == "cpu" else 1)
-    while left := _trials(sweep, prepared, tried, flags.workdir):
-        todo = {path: run_flags for paths in left.values() for path, run_flags in paths.items()}
-        outcomes = {} if prints else run_all(todo, jobs, prepared.together, flags.workdir, ended)
-        tried = tuning.scores(sweep.tune, tried, left, outcomes)
-        _write(flags, sweep, prepared, tried)
-        if any(value not in tried.get(name, {}) for name, value in left):
-            return _give(todo, flags) if prints else _summed(outcomes, flags.workdir)
-    prepared = _tuned(sweep, prepared, tried)
-    _write(flags, sweep, prepared, tried)
-    todo = runs(sweep, prepared, flags.workdir)
-    if sweep.tune:
-        tuning.reuse(sweep.tune, prepared.chosen, todo)
+    plan = Plan.of(flags, sweep, before)
+    plan.write()
+    for line in () if flags.print else plan.matched():
+        print(line)
+    jobs, most = flags.jobs or (0 if plan.prepared.platform == "cpu" else 1), plan.prepared.together
+    while trials := plan.trials():
+        todo = {path: run_flags for paths in trials.values() for path, run_flags in paths.items()}
+        outcomes = {} if prints else run_all(todo, jobs, most, flags.workdir, ended)
+        plan.tried = plan.sweep.tune.scored(plan.tried, trials, outcomes)
+        plan.write()
+        if any(value not in plan.tried.get(name, {}) for name, value in trials):
+            return _give(todo, flags) if prints else _sum_up(outcomes, flags.workdir)
+    plan.tune()
+    plan.write()
+    todo = plan.runs()
+    if plan.sweep.tune:
+        plan.sweep.tune.reuse(plan.chosen, todo)
     if prints:
         return _give(todo, flags)
-    return _summed(run_all(todo, jobs, prepared.together, flags.workdir, ended), flags.workdir)
+    return _sum_up(run_all(todo, jobs, most, flags.workdir, ended), flags.workdir)
 
 
 main = cli.program(
@@ -293,27 +287,13 @@ main = cli.program(
     cli.OVERRIDES,
     cli.flag("--workdir", type=Path, required=True, metavar="DIR", help="the folder of the sweep"),
     cli.flag(
-        "--over",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE,VALUE",
-        help="a field to vary, and its values; may be given again",
+        "--over", **SEVERAL, metavar="FIELD=VALUE,VALUE", help="a field to vary with its values; may be given again"
     ),
     cli.flag("--seeds", type=cli.count, default=1, help="number of seeds of each setting, from the config's on"),
-    cli.flag(
-        "--jobs", type=cli.count, default=0, help="runs at a time; default one for each CPU, or one on an accelerator"
-    ),
-    cli.flag(
-        "--replicas", default="auto", choices=REPLICAS, help="train seeds and rates in one program; auto where it pays"
-    ),
+    cli.flag("--jobs", type=cli.count, default=0, help="runs at a time; default one for each CPU, one on accelerators"),
+    cli.flag("--replicas", default="auto", choices=REPLICAS, help="seeds and rates in one program; auto where it pays"),
     cli.flag("--equal", default="", choices=matching.EQUAL, help="what to match with the first value of --over"),
-    cli.flag(
-        "--also",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE,...",
-        help="a setting beside the grid; may be given again",
-    ),
+    cli.flag("--also", **SEVERAL, metavar="FIELD=VALUE,...", help="a setting beside the grid; may be given again"),
     cli.flag("--tune", default="", metavar="FIELD=VALUE,...", help="values to try; each setting trains with its best"),
     cli.flag("--tune-length", default="1/3", metavar="PART", help="length of a trial, as a part of the run's"),
     cli.flag("--tune-seeds", type=cli.count, default=1, help="number of seeds of each value that is tried"),

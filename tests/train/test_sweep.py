@@ -182,11 +182,10 @@ def test_one_that_fails_is_named_in_the_end(tmp_path, here, monkeypatch, capsys)
 
 
 def test_seeds_that_are_trained_together_are_one_run(tmp_path):
-    asked_for = grid.Sweep("configs/vit_digits.py", {}, {"model.attention": ["super"]}, [[3, 4], [5]], "")
-    prepared = matching.Prepared({"attention=super": {"model.width": "8"}}, {"attention=super": 0}, 3, "gpu", True)
-    found = sweep.runs(asked_for, prepared, tmp_path)
+    wanted = grid.Sweep("configs/vit_digits.py", {}, {"model.attention": ["super"]}, [[3, 4], [5]], "")
+    plan = sweep.Plan(wanted, None, {"attention=super": {"model.width": "8"}}, {}, tmp_path, "")
     rest = ["--config=configs/vit_digits.py", "--config.model.attention=super", "--config.model.width=8"]
-    assert found == {
+    assert plan.runs() == {
         tmp_path / "attention=super/seeds3-4": [*rest, "--config.seed=3", "--config.train.replicas=2"],
         tmp_path / "attention=super/seed5": [*rest, "--config.seed=5"],
     }
@@ -201,7 +200,7 @@ def test_what_was_matched_is_written_and_kept(tmp_path, here, monkeypatch, capsy
     length = cells["attention=efficient"]["chosen"]["train.length"]
     assert f"--config.train.length={length}" in shlex.split(first.splitlines()[1])
     assert abs(cells["attention=efficient"]["flops"] / cells["attention=dot_product"]["flops"] - 1) < 0.05  # 12 steps
-    monkeypatch.setattr(matching, "match_operations", None)
+    monkeypatch.setattr(matching, "EQUAL", {"flops": (matching.Request.operations, None)})
     assert sweep.main(asked(tmp_path / "s", "--print", "--equal=flops", seeds=1)) == 0
     assert capsys.readouterr().out == first
 

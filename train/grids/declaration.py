@@ -64,11 +64,7 @@ class Declaration:
 
 
 def read(file: Path) -> Declaration:
-    """Reads the declaration in a JSON file.
-
-    Raises:
-      UsageError: there is none, or something in it is missing, unknown or wrong.
-    """
+    """Reads the declaration in a JSON file; raises a UsageError where something in it is missing, unknown or wrong."""
     return of(read_json(file, "docs/comparing.md says what stands in a declaration"), str(file))
 
 

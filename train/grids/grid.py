@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,8 +27,9 @@ from train.loading.leaves import CHANGEABLE, LEAVES
 FILE = "sweep.json"
 ARGUMENT = "argument"  # stands for the config file's argument where a field is expected
 CLOSING = {"(": ")", "[": "]", "{": "}"}
+QUOTES = ("'", '"')
 LONGEST = 200  # characters in a folder's name; file systems allow 255
-
+_PIECE = re.compile(r"""'[^']*'|"[^"]*"|.""", re.DOTALL)  # a quoted text, or a character
 
 Value = str | int | float
 Decimal = Annotated[str, Rule("a number", lambda text: math.isfinite(float(text)))]
@@ -101,41 +103,37 @@ class Sweep:
         names = [f"{field.rpartition('.')[2]}={pool.name_of(value)}" for field, value in chosen.items()]
         argument = chosen.pop(ARGUMENT, "")
         spec = f"{self.config}:{argument}" if argument else self.config
-        return Request(_shortened(",".join(names)) or name_of(self.config), spec, {**self.overrides, **chosen})
+        name = ",".join(names) or name_of(self.config)
+        if len(name) > LONGEST:
+            name = f"{name[:LONGEST]}-{zlib.crc32(name.encode()):08x}"
+        return Request(name, spec, {**self.overrides, **chosen})
 
 
 def split(text: str) -> list[str]:
-    """Splits a text at commas that stand in no brackets and no quotes; it removes quotes around a whole value.
-
-    Raises:
-      UsageError: A bracket or a quote is not closed, or a value is empty.
-    """
+    """Splits a text at commas that stand in no brackets and no quotes; it removes quotes around a whole value."""
     if len(text) > specs.LENGTH:
         raise UsageError(
             f"{text!r} has {len(text)} characters, and at most {specs.LENGTH} are read; give fewer values."
         )
-    values, open_brackets, quote = [""], "", ""
-    for character in text:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif character in CLOSING:
-            open_brackets += CLOSING[character]
-        elif open_brackets and character == open_brackets[-1]:
-            open_brackets = open_brackets[:-1]
-        elif character == "," and not open_brackets:
+    values, awaited = [""], ""  # the closing brackets that are to come
+    for piece in _PIECE.findall(text):
+        if piece in CLOSING:
+            awaited += CLOSING[piece]
+        elif awaited.endswith(piece):
+            awaited = awaited[:-1]
+        elif piece in QUOTES:
+            awaited = piece
+            break
+        if piece == "," and not awaited:
             values.append("")
-            continue
-        values[-1] += character
-    if quote or open_brackets:
-        raise UsageError(
-            f"{text!r} has no closing {quote or open_brackets[-1]}; close it, or put quotes around the value."
-        )
+        else:
+            values[-1] += piece
+    if awaited:
+        raise UsageError(f"{text!r} has no closing {awaited[-1]}; close it, or put quotes around the value.")
     values = [value.strip() for value in values]
     if "" in values:
         raise UsageError(f"{text!r} has an empty value; write '' for one that is meant, or take a comma away.")
-    return [value[1:-1] if _is_quoted(value) else value for value in values]
+    return [value[1:-1] if _PIECE.fullmatch(value) and value[0] in QUOTES else value for value in values]
 
 
 def decided(equal: str) -> dict[str, str]:
@@ -150,11 +148,7 @@ def _check_undecided(flag: str, field: str, equal: str = "") -> None:
 
 
 def over(texts: Sequence[str], overrides: Mapping[str, str], equal: str) -> dict[str, list[str]]:
-    """Reads the fields that vary with their values, from texts of --over of the form `FIELD=VALUE,VALUE`.
-
-    Raises:
-      UsageError: A field has no values, a field or value is given twice, or something else decides a field.
-    """
+    """Reads the fields that vary with their values, from texts of --over of the form `FIELD=VALUE,VALUE`."""
     fields: dict[str, list[str]] = {}
     for text in texts:
         field, _, values = text.partition("=")
@@ -173,11 +167,7 @@ def over(texts: Sequence[str], overrides: Mapping[str, str], equal: str) -> dict
 
 
 def also(texts: Sequence[str], grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Reads the settings beside the grid, from texts of --also of the form `FIELD=VALUE,FIELD=VALUE`.
-
-    Raises:
-      UsageError: A field has no value, something else decides a field, or the sweep has the setting already.
-    """
+    """Reads the settings beside the grid, from texts of --also of the form `FIELD=VALUE,FIELD=VALUE`."""
     beside: list[dict[str, str]] = []
     for text in texts:
         pairs = [pair.partition("=") for pair in split(text)]
@@ -199,24 +189,22 @@ def combinations(grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
 
 def _check_apart(field: str, values: Sequence[str]) -> None:
     """Raises a UsageError where two values are equal, or have one folder, since names cannot have every character."""
-    for left, right in itertools.combinations(values, 2):
-        if _meant({field: left}) == _meant({field: right}):
-            raise UsageError(f"--over {field} has {left!r} and {right!r}, which are equal; give every value once.")
-        if pool.name_of(left) == pool.name_of(right):
-            raise UsageError(
-                f"--over {field} has {left!r} and {right!r}, whose folders would both be called {pool.name_of(left)}; "
-                "give them to two sweeps."
-            )
+    known = [(value, _meant({field: value}), pool.name_of(value)) for value in values]
+    for (left, meant, name), (right, also_meant, other) in itertools.combinations(known, 2):
+        both = f"--over {field} has {left!r} and {right!r}"
+        if meant == also_meant:
+            raise UsageError(f"{both}, which are equal; give every value once.")
+        if name == other:
+            raise UsageError(f"{both}, whose folders would both be called {name}; give them to two sweeps.")
 
 
 def _meant(setting: Mapping[str, str]) -> dict[str, Any]:
     """Reads the texts of values, so that those that mean the same are equal."""
-    return {
-        field: _value(LEAVES[field].valid if field in LEAVES else Valid(str), text) for field, text in setting.items()
-    }
+    return {field: _value(field, text) for field, text in setting.items()}
 
 
-def _value(valid: Valid, text: str) -> Any:
+def _value(field: str, text: str) -> Any:
+    valid = LEAVES[field].valid if field in LEAVES else Valid(str)
     if valid.kind is not str:
         return literal(text)
     with contextlib.suppress(UsageError):  # the config tells what is wrong
@@ -230,20 +218,8 @@ def run_name(seeds: Sequence[int]) -> str:
     return f"seed{seeds[0]}" if len(seeds) == 1 else f"seeds{seeds[0]}-{seeds[-1]}"
 
 
-def _shortened(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{zlib.crc32(name.encode()):08x}"
-
-
-def _is_quoted(value: str) -> bool:
-    return len(value) > 1 and value[0] in "'\"" and value.find(value[0], 1) == len(value) - 1
-
-
 def read(directory: Path) -> dict[str, Any] | None:
-    """Reads the `sweep.json` of a folder; returns None where the folder is missing or empty.
-
-    Raises:
-      UsageError: The folder holds something else, or the file is damaged.
-    """
+    """Reads the `sweep.json` of a folder; gives None where the folder is missing or empty."""
     path = directory / FILE
     if path.is_file():
         record = {"also": [], "tune": None, "declaration": None} | read_json(path)
@@ -292,11 +268,7 @@ def check_extends(before: Mapping[str, Any], now: Sweep, directory: Path) -> Non
 
 
 def seeds(before: Sequence[Sequence[int]], first: int, count: int, directory: Path) -> list[list[int]]:
-    """Deals seeds to the runs of a setting: those of before, some with several, then one for each new seed.
-
-    Raises:
-      UsageError: The sweep already has more seeds, or other ones.
-    """
+    """Deals seeds to the runs of a setting: those of before, some with several, then one for each new seed."""
     known = [seed for together in before for seed in together]
     asked = list(range(first, first + count))
     if known != asked[: len(known)]:

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from fractions import Fraction
 from multiprocessing import get_context
 from typing import Any
 
@@ -18,6 +19,7 @@ from attention.errors import UsageError
 from attention.types import Multiple
 from models.fields import declared
 from train import loading, tasks
+from train.cli import OVERRIDE
 from train.config import durations, timetable
 from train.config.schema import Config
 from train.mesh import memory
@@ -25,7 +27,6 @@ from train.setup import Setup
 from train.state import count_parameters
 
 TOLERANCE = 0.01
-EQUAL = ("parameters", "flops")
 MOST = 64  # replicas of one program
 STATES, BATCHES = 4, 64  # a replica's step takes about so many times its state's and its batch's bytes
 SHORT = 1e11  # operations of a run that a CPU computes about as fast as it starts a process
@@ -33,10 +34,10 @@ SHORT = 1e11  # operations of a run that a CPU computes about as fast as it star
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A config as `loading.resolve` takes it.
+    """A setting: a config as `loading.resolve` takes it.
 
     Attributes:
-      name: The config's name in messages.
+      name: Its name in messages.
       spec: The config file, with or without an argument.
       overrides: From a leaf to the text of its value.
     """
@@ -49,15 +50,48 @@ class Request:
         """Changes some overrides."""
         return dataclasses.replace(self, overrides={**self.overrides, **changes})
 
+    @property
+    def flags(self) -> list[str]:
+        """The flags of `train.main`."""
+        return [f"--config={self.spec}", *(f"{OVERRIDE}{field}={text}" for field, text in self.overrides.items())]
+
+    @property
+    def config(self) -> Config:
+        """The config itself."""
+        return loading.resolve(self.spec, self.overrides)[0]
+
+    def length(self, part: Fraction) -> str:
+        """Writes a length of training that is a part or a multiple of the setting's."""
+        length = durations.Duration.parse(self.config.train.length, "train.length")
+        return f"{float(length.amount * part):.4f} {length.unit}"
+
+    def setup(self) -> Setup:
+        """Sets its run up, and raises a UsageError where the run would."""
+        try:
+            return Setup.of(self.config)
+        except UsageError as error:
+            raise UsageError(f"{self.name}: {error}" if self.name else str(error)) from error
+
+    def parameters(self) -> int:
+        """Counts the parameters of the whole model."""
+        return count_parameters(jax.eval_shape(tasks.of(self.config).init_model, jax.random.key(0)))
+
+    def operations(self) -> int:
+        """Counts the operations of all forward and backward passes of the training."""
+        config = self.config
+        task = tasks.of(config)
+        steps = timetable.Timetable.of(config, task.train_examples).total
+        return steps * config.data.batch_size * task.cost().training
+
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """The result of `prepare`.
+    """What `prepare` has found.
 
     Attributes:
-      chosen: By name, the overrides that make each config as large or as costly as its baseline; {} for a baseline.
-      sizes: By name, parameters or operations of each config with these overrides; 0 where nothing is matched.
-      seed: The seed of the first config.
+      chosen: By name, the overrides that make each setting as large or as costly as its baseline; {} for a baseline.
+      sizes: By name, parameters or operations of each setting with these overrides; 0 where nothing is matched.
+      seed: The seed of the first setting.
       platform: The platform of the devices, such as `cpu`.
       together: How many runs that differ in seed or learning rate alone may be trained in one program.
     """
@@ -70,45 +104,42 @@ class Prepared:
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Runs a function in a new process, which ends before its result is given."""
+    """Calls a function in a new process, which ends before its result is given."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
-def prepare(requests: Sequence[Request], baselines: Sequence[int], equal: str, replicas: str) -> Prepared:
-    """Checks every config as a run does, and matches those that are not baselines.
+def prepare(requests: Sequence[Request], baselines: Sequence[Request], equal: str, replicas: str) -> Prepared:
+    """Checks every setting as a run does, and matches those that are not baselines.
 
     Args:
-      requests: The configs.
-      baselines: The index of the baseline of each config, which may be its own.
+      requests: The settings.
+      baselines: The baseline of each, which may be itself.
       equal: An element of `EQUAL`, or '' to match nothing.
       replicas: Whether runs are trained together: `yes`, `no`, or `auto`; see `_together`.
 
     Raises:
       UsageError: A config has a mistake, or cannot be matched.
     """
-    setups = [_check(request) for request in requests]
+    setups = [request.setup() for request in requests]
     chosen: dict[str, Mapping[str, str]] = {request.name: {} for request in requests}
     sizes = dict.fromkeys(chosen, 0)
     if equal:
-        size, match = {"parameters": (parameters, match_parameters), "flops": (operations, match_operations)}[equal]
-        pairs = [(request, requests[at]) for request, at in zip(requests, baselines, strict=True)]
-        chosen |= {request.name: match(request, baseline) for request, baseline in pairs if request is not baseline}
+        size, match = EQUAL[equal]
+        pairs = zip(requests, baselines, strict=True)
+        chosen |= {request.name: match(request, baseline) for request, baseline in pairs if request != baseline}
         matched = [request.but(chosen[request.name]) for request in requests]
-        setups = [_check(request) for request in matched]
+        setups = [request.setup() for request in matched]
         sizes = {request.name: size(request) for request in matched}
     together = 1 if replicas == "no" else min(_together(setup, replicas == "yes") for setup in setups)
-    return Prepared(chosen, sizes, _resolve(requests[0]).seed, jax.default_backend(), together)
+    return Prepared(chosen, sizes, requests[0].config.seed, jax.default_backend(), together)
 
 
 def _together(setup: Setup, asked: bool) -> int:
     """Finds how many runs of a setting may be trained in one program.
 
-    As many as their states and batches leave room for on a device; but one where batches cannot be stacked, or, if it
-    was not asked for, on a CPU, which trains long runs faster one on each core.
-
-    Raises:
-      UsageError: it was asked for, and batches cannot be stacked.
+    As many as their states and batches leave room for on a device. Where that was not asked for, it is one if batches
+    cannot be stacked, which else is an error, and on a CPU, which trains long runs faster one on each core.
     """
     try:
         setup.task.check_stackable()
@@ -131,19 +162,17 @@ def match_parameters(request: Request, baseline: Request) -> dict[str, str]:
     Raises:
       UsageError: There is no such width.
     """
-    total, config = parameters(baseline), _resolve(request)
-    model = config.model
-    if model.pretrained:
+    total, config, size = baseline.parameters(), request.config, 0
+    if config.model.pretrained:
         raise UsageError(
             f"--equal=parameters cannot change the width of {request.name}: its weights are published ones."
         )
     changes: dict[str, str] = {}
     for field, step in _knobs(config).items():
-        changed = functools.partial(_resized, request.but(changes), f"model.{field}", step)
-        count = functools.cache(lambda number, changed=changed: parameters(changed(number)))
-        number = nearest(count, total, getattr(model, field) // step)
+        resized = functools.partial(_resized, request.but(changes), f"model.{field}", step)
+        number = nearest(resized, total, getattr(config.model, field) // step)
         changes[f"model.{field}"] = str(number * step)
-        size = count(number)
+        size = resized(number)
         if abs(size / total - 1) <= TOLERANCE:
             return changes
     raise UsageError(
@@ -152,37 +181,29 @@ def match_parameters(request: Request, baseline: Request) -> dict[str, str]:
     )
 
 
+def _resized(request: Request, field: str, step: int, number: int) -> int:
+    """Counts the parameters at another size."""
+    return request.but({field: str(number * step)}).parameters()
+
+
 def match_operations(request: Request, baseline: Request) -> dict[str, str]:
     """Finds a length of training that takes as many operations as the baseline's."""
-    length = durations.Duration.parse(_resolve(request).train.length, "train.length")
-    amount = length.amount * operations(baseline) / operations(request)
-    return {"train.length": f"{amount:.4f} {length.unit}"}
+    return {"train.length": request.length(Fraction(baseline.operations(), request.operations()))}
+
+
+EQUAL = {  # what is counted, and what makes it equal
+    "parameters": (Request.parameters, match_parameters),
+    "flops": (Request.operations, match_operations),
+}
 
 
 def nearest(size: Callable[[int], int], wanted: int, start: int) -> int:
     """Searches from `start` for the number, 1 at least, at which an increasing function is nearest to `wanted`."""
-    high = max(start, 1)
+    size, high = functools.cache(size), max(start, 1)
     while size(high) < wanted:
         high *= 2
     high = bisect.bisect_left(range(high + 1), wanted, lo=1, key=size)
     return min((max(high - 1, 1), high), key=lambda number: abs(size(number) - wanted))
-
-
-def _resized(request: Request, field: str, step: int, number: int) -> Request:
-    return request.but({field: str(number * step)})
-
-
-def parameters(request: Request) -> int:
-    """Counts the parameters of the whole model."""
-    task = tasks.of(_resolve(request))
-    return count_parameters(jax.eval_shape(task.init_model, jax.random.key(0)))
-
-
-def operations(request: Request) -> int:
-    """Counts the operations of all forward and backward passes of the training."""
-    config = _resolve(request)
-    task = tasks.of(config)
-    return timetable.Timetable.of(config, task.train_examples).total * config.data.batch_size * task.cost().training
 
 
 def _knobs(config: Config) -> dict[str, int]:
@@ -197,15 +218,3 @@ def _knobs(config: Config) -> dict[str, int]:
         name: getattr(model, divisor) * pairs if (divisor := leaf.valid.note(Multiple)) else tensor
         for name, leaf in sizes.items()
     }
-
-
-def _check(request: Request) -> Setup:
-    """Sets a run up, and raises a UsageError where the run would."""
-    try:
-        return Setup.of(_resolve(request))
-    except UsageError as error:
-        raise UsageError(f"{request.name}: {error}" if request.name else str(error)) from error
-
-
-def _resolve(request: Request) -> Config:
-    return loading.resolve(request.spec, request.overrides)[0]

@@ -25,45 +25,6 @@ PAUSE = 0.1  # seconds between checks of the processes
 Ended = Callable[[Path, str, float], None]
 
 
-def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Ended) -> dict[Path, str]:
-    """Runs what has no result yet. A call after an interruption continues where the interrupted one stopped.
-
-    The output of a process is appended to `<work directory>.log`. If another call is busy with a run, this one waits
-    for it. SIGTERM and SIGINT are passed on once, so that all runs save, and no further run is started.
-
-    Args:
-      todo: From a work directory to the command of its run; see `command`.
-      jobs: The number of processes at a time, each on its share of the CPUs; 0 is one for each CPU.
-      ended: Called as soon as a run has ended.
-
-    Returns:
-      The outcome of each run: finished, failed, diverged, or stopped, which can be continued.
-    """
-    pool, heard = _Pool(todo, jobs, ended), list[int]()
-
-    def hear(number: int, before: Mapping[int, Any]) -> None:
-        heard.append(number)
-        signal.signal(number, before[number])  # so that a second one has its former effect
-
-    with cli.signals_handled(hear):
-        try:
-            while pool.busy:
-                pool.collect()
-                if heard:
-                    pool.stop()
-                else:
-                    pool.start()
-                time.sleep(PAUSE)
-        finally:
-            pool.stop()  # after an error no run goes on unnoticed
-    return pool.outcomes
-
-
-def at_a_time(jobs: int) -> int:
-    """Counts the processes that `run_all` runs at a time."""
-    return len(_cpus(jobs))
-
-
 def command(flags: Sequence[str], workdir: Path) -> list[str]:
     """Writes the command that trains with the given flags."""
     return [*console.command("train.main"), *flags, f"--workdir={workdir.resolve()}"]
@@ -84,38 +45,83 @@ def log_of(workdir: Path) -> Path:
     return Path(f"{workdir}.log")
 
 
+def shares(jobs: int) -> list[set[int]]:
+    """Divides the CPUs among so many processes, 0 is one for each CPU, so that none waits for another's threads."""
+    cpus = sorted(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+    jobs = jobs or len(cpus)
+    return [set(cpus[job::jobs]) or {cpus[job % len(cpus)]} for job in range(jobs)]
+
+
+def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Ended) -> dict[Path, str]:
+    """Runs what has no result yet. A call after an interruption continues where the interrupted one stopped.
+
+    The output of a process is appended to `<work directory>.log`. If another call is busy with a run, this one waits
+    for it. SIGTERM and SIGINT are passed on once, so that all runs save, and no further run is started.
+
+    Args:
+      todo: From a work directory to the command of its run; see `command`.
+      jobs: The number of processes at a time; see `shares`.
+      ended: Called as soon as a run has ended.
+
+    Returns:
+      The outcome of each run: finished, failed, diverged, or stopped, which can be continued.
+    """
+    pool = _Pool(todo, jobs, ended)
+    with cli.signals_handled(pool.hear):
+        try:
+            while pool.waiting or pool.running:
+                pool.collect()
+                if pool.heard:
+                    pool.stop()
+                else:
+                    pool.start()
+                time.sleep(PAUSE)
+        finally:
+            pool.stop()  # after an error no run goes on unnoticed
+    return pool.outcomes
+
+
 class _Pool:
     def __init__(self, todo: Mapping[Path, Sequence[str]], jobs: int, ended: Ended):
         self.outcomes = dict.fromkeys(todo, STOPPED)
-        self._todo, self._ended = todo, ended
-        self._waiting, self._stopping = list(todo), False
-        self._running: dict[Path, tuple[subprocess.Popen, set[int], float]] = {}
-        self._free, self._jobs, self._seconds = _cpus(jobs), at_a_time(jobs), list[float]()
-
-    @property
-    def busy(self) -> bool:
-        return bool(self._waiting or self._running)
+        self.waiting, self.running = dict(todo), dict[Path, tuple[subprocess.Popen, set[int], float]]()
+        self._free, self._ended, self._seconds = shares(jobs), ended, list[float]()
+        self._jobs, self._stopping, self.heard = len(self._free), False, False
 
     def start(self) -> None:
         """Starts as many runs as there are free CPUs for, and skips those that have finished."""
-        for workdir in list(self._waiting):
+        for workdir, command in list(self.waiting.items()):
             if is_finished(workdir):
+                del self.waiting[workdir]
                 self._end(workdir, FINISHED)
             elif self._free and (log := _claimed(log_of(workdir))):
+                del self.waiting[workdir]
                 cpus = self._free.pop(0)
                 with log:
-                    self._running[workdir] = (_process(self._todo[workdir], log, cpus), cpus, time.monotonic())
-                self._waiting.remove(workdir)
+                    self.running[workdir] = (_process(command, log, cpus), cpus, time.monotonic())
 
     def collect(self) -> None:
         """Records which processes have ended."""
-        for workdir, (process, cpus, start) in list(self._running.items()):
+        for workdir, (process, cpus, start) in list(self.running.items()):
             if process.poll() is not None:
-                del self._running[workdir]
+                del self.running[workdir]
                 self._free.append(cpus)
                 outcome = self._outcome(workdir, process.returncode)
                 self._seconds += [time.monotonic() - start] * (outcome == FINISHED)
                 self._end(workdir, outcome)
+
+    def hear(self, number: int, before: Mapping[int, Any]) -> None:
+        """Notes a signal, of which a second one has its former effect."""
+        self.heard = True
+        signal.signal(number, before[number])
+
+    def stop(self) -> None:
+        """Tells all runs to save and end; it does so once, since a second signal would end them without saving."""
+        if not self._stopping:
+            self._stopping = True
+            self.waiting.clear()
+            for process, *_ in self.running.values():
+                process.terminate()
 
     def _outcome(self, workdir: Path, code: int) -> str:
         if code == cli.DIVERGED:
@@ -125,38 +131,22 @@ class _Pool:
             return FAILED
         return FINISHED if is_finished(workdir) else STOPPED
 
-    def stop(self) -> None:
-        """Tells all runs to save and end; it does so once, since a second signal would end them without saving."""
-        if not self._stopping:
-            self._stopping, self._waiting = True, []
-            for process, *_ in self._running.values():
-                process.terminate()
-
     def _end(self, workdir: Path, outcome: str) -> None:
-        if workdir in self._waiting:
-            self._waiting.remove(workdir)
         self.outcomes[workdir] = outcome
         self._ended(workdir, outcome, self._left())
 
     def _left(self) -> float:
         """Estimates the seconds until all runs have ended, by the mean of those that have finished here."""
-        runs = len(self._running) + len(self._waiting)
+        runs = len(self.running) + len(self.waiting)
         if not self._seconds:
             return math.nan if runs else 0.0
-        spent = sum(time.monotonic() - start for *_, start in self._running.values())
+        spent = sum(time.monotonic() - start for *_, start in self.running.values())
         work = max(runs * statistics.mean(self._seconds) - spent, 0.0)
         return work / max(min(self._jobs, runs), 1)
 
 
-def _cpus(jobs: int) -> list[set[int]]:
-    """Divides the CPUs among the processes, so that none waits for the threads of another."""
-    cpus = sorted(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
-    jobs = jobs or len(cpus)
-    return [set(cpus[job::jobs]) or {cpus[job % len(cpus)]} for job in range(jobs)]
-
-
 def _claimed(path: Path) -> IO[str] | None:
-    """Opens a log and locks it for this call and its process; the lock lasts as long as either has the file open."""
+    """Opens a log and locks it for as long as this call or the process has it open; gives None where another has."""
     path.parent.mkdir(parents=True, exist_ok=True)
     log = open_regular(path, "a", encoding="utf-8")
     try:

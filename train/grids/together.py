@@ -45,10 +45,7 @@ class Joint:
 def joined(todo: Mapping[Path, Flags], most: int, directory: Path) -> dict[Path, Joint]:
     """Groups runs into programs of at most `most` replicas, by the folder in which each program trains.
 
-    Args:
-      todo: The flags of each run, by its work directory.
-      most: How many runs may be in one program; those that are alone train in their own work directories.
-      directory: The folder of the sweep.
+    One that is alone in its program trains in its own work directory.
     """
     alike: dict[tuple[str, ...], dict[str, dict[int, Path]]] = {}
     for path, flags in todo.items():
@@ -102,13 +99,7 @@ def take_apart(place: Path, members: Sequence[Path]) -> list[Path]:
     """Moves each replica of a finished run to its own work directory, as if it had been trained alone.
 
     Seconds are shared out evenly. The best and the last parameters can be evaluated; the state to go on with is gone.
-
-    Args:
-      place: The work directory of the run, which is removed.
-      members: Those of its replicas.
-
-    Returns:
-      The replicas that diverged, which have a record and no result.
+    Replicas that diverged, which have a record and no result, are returned.
     """
     config, record, found, diverged = read_config(place), read_record(place), read_results(place), []
     examples = dict(np.load(place / EXAMPLES)) if (place / EXAMPLES).is_file() else {}

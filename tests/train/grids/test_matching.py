@@ -17,10 +17,25 @@ def request(attention, **changes):
     return Request(attention, "configs/vit_digits.py", SMALL | {"model.attention": attention} | changes)
 
 
+def pair(attention):
+    """Two settings and the baseline of both."""
+    baseline = request("dot_product")
+    return [baseline, request(attention)], [baseline, baseline]
+
+
+def prepared(*requests, replicas="auto"):
+    """Settings without baselines."""
+    return matching.prepare(requests, requests, "", replicas)
+
+
 @pytest.mark.parametrize("start", [1, 7, 50, 99, 3000])
 def test_the_nearest_is_found_from_wherever_one_starts(start):
-    looked = []
-    square = lambda n: looked.append(n) or n * n  # noqa: E731
+    looked = set()
+
+    def square(number):
+        looked.add(number)
+        return number * number
+
     for wanted in (1, 2, 3, 100, 110, 111, 2500, 9801):
         assert nearest(square, wanted, start) == min(range(1, 3001), key=lambda n: abs(n * n - wanted))
     assert min(looked) >= 1
@@ -35,67 +50,67 @@ def closed_form(name, width, hidden):
 
 @pytest.mark.more
 def test_parameters_match_within_1_percent():
-    prepared = matching.prepare(list(map(request, ("dot_product", "super"))), [0, 0], "parameters", "auto")
-    assert prepared.chosen["dot_product"] == {}
+    found = matching.prepare(*pair("super"), "parameters", "auto")
+    assert found.chosen["dot_product"] == {}
     counts = []
-    for name, chosen in prepared.chosen.items():
+    for name, chosen in found.chosen.items():
         sizes = {"model.width": "32", "model.mlp": "64"} | chosen
         width, hidden = int(sizes["model.width"]), int(sizes["model.mlp"])
         counts.append(closed_form(name, width, hidden))
         assert width % 4 == 0  # heads
-    assert counts == list(prepared.sizes.values())
+    assert counts == list(found.sizes.values())
     assert abs(counts[1] / counts[0] - 1) <= 0.01
-    assert int(prepared.chosen["super"]["model.width"]) > 32
+    assert int(found.chosen["super"]["model.width"]) > 32
 
 
 def test_operations_match_by_the_length():
-    prepared = matching.prepare(list(map(request, ("dot_product", "efficient"))), [0, 0], "flops", "auto")
-    (field, length), *_ = prepared.chosen["efficient"].items()
+    found = matching.prepare(*pair("efficient"), "flops", "auto")
+    ((field, length),) = found.chosen["efficient"].items()
     rest = mlp(16, 32, 64, 32) + linear(16, 4, 32).of_data + linear(1, 32, 10)
     layers = [resolve(name, 1)[0].cost(16, 32, 4) for name in ("dot_product", "efficient")]
     ratio = (layers[0] + rest).training / (layers[1] + rest).training
     assert field == "train.length"
     assert float(length.removesuffix(" epochs")) == pytest.approx(10 * ratio, rel=1e-4)
-    assert prepared.sizes["efficient"] == pytest.approx(prepared.sizes["dot_product"], rel=0.01)
+    assert found.sizes["efficient"] == pytest.approx(found.sizes["dot_product"], rel=0.01)
 
 
 def test_long_runs_are_trained_apart_on_cpus_unless_asked_for():
-    long = {"train.length": "100000 steps"}
-    requests = [request("super"), request("super").but(long)]
-    assert matching.prepare(requests[:1], [0], "", "auto").together > 1
-    assert matching.prepare(requests, [0, 1], "", "auto").together == 1
-    assert matching.prepare(requests, [0, 1], "", "yes").together > 1
-    assert matching.prepare(requests[:1], [0], "", "no").together == 1
-    assert matching.prepare([request("super", seed="7")], [0], "", "no").seed == 7
+    short = request("super")
+    long = short.but({"train.length": "100000 steps"})
+    assert prepared(short).together > 1
+    assert prepared(short, long).together == 1
+    assert prepared(short, long, replicas="yes").together > 1
+    assert prepared(short, replicas="no").together == 1
+    assert prepared(request("super", seed="7"), replicas="no").seed == 7
 
 
 def test_no_more_are_trained_together_than_fit(monkeypatch):
-    (one,) = [matching._check(request("super"))]
+    one = request("super").setup()
     state = memory.bytes_a_device(one.replicas.abstract(one.shapes))
     batch = one.config.data.batch_size * one.task.sources["train"].example_bytes
     monkeypatch.setattr(memory, "limit", lambda mesh: 5 * (matching.STATES * state + matching.BATCHES * batch) + 1)
-    assert matching.prepare([request("super")], [0], "", "yes").together == 5
+    assert prepared(request("super"), replicas="yes").together == 5
 
 
 @pytest.mark.more
 def test_seeds_are_trained_apart_where_they_cannot_be_together(monkeypatch):
     """On accelerators they are together by themselves, but batches of several lengths cannot be stacked."""
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
-    assert matching.prepare([request("super")], [0], "", "auto").together > 1
+    assert prepared(request("super")).together > 1
     few = {"data.source": "dates(sources=('en',), targets=('de',), first=2000, last=2001)"}
     few |= {"data.validation_split": "validation", "data.test_split": "test"}
     buckets = Request("dates", "configs/translate_dates.py", few)
-    assert matching.prepare([buckets], [0], "", "auto").together == 1
+    assert prepared(buckets).together == 1
     with pytest.raises(UsageError, match=r"cannot stack; .* --replicas=no"):
-        matching.prepare([buckets], [0], "", "yes")
+        prepared(buckets, replicas="yes")
 
 
 @pytest.mark.more
 def test_what_was_chosen_is_checked_too(monkeypatch):
     checked = []
-    monkeypatch.setattr("train.grids.matching._check", checked.append)
-    prepared = matching.prepare(list(map(request, ("dot_product", "super"))), [0, 0], "parameters", "no")
-    assert checked[-1] == request("super").but(prepared.chosen["super"])
+    monkeypatch.setattr(Request, "setup", checked.append)
+    found = matching.prepare(*pair("super"), "parameters", "no")
+    assert checked[-1] == request("super").but(found.chosen["super"])
 
 
 def test_a_model_without_mlps_gets_none():

@@ -63,28 +63,28 @@ def test_none_is_added_where_the_grid_is_kept_to():
 
 def test_a_trial_as_long_as_a_run_is_the_run_of_its_value_and_seed(tmp_path):
     whole = dataclasses.replace(rates(0), length="2/2")
-    paths = tuning.trials(whole, [REQUEST], {}, 3, tmp_path)
+    paths = whole.trials([REQUEST], {}, 3, tmp_path)
     ((trial, flags),) = paths["a", "1e-3"].items()
     assert "--config.train.length=60 epochs" in flags
     run, further = tmp_path / "a/seed3", tmp_path / "a/seed4"
     chosen = {"a": {"optimizer.learning_rate": "1e-3"}}
-    tuning.reuse(whole, chosen, [run, further])
+    whole.reuse(chosen, [run, further])
     assert not run.exists()  # the trial has not finished
     trial.mkdir(parents=True)
     (trial / "result.json").write_text("{}")
-    tuning.reuse(rates(), chosen, [run])  # a shorter trial is no run
+    rates().reuse(chosen, [run])  # a shorter trial is no run
     assert not run.exists()
-    tuning.reuse(whole, chosen, [run, further])
+    whole.reuse(chosen, [run, further])
     assert pool.is_finished(run)
     assert not further.exists()
     (run / "result.json").write_text('{"best": {}}')
-    tuning.reuse(whole, chosen, [run])
+    whole.reuse(chosen, [run])
     assert (run / "result.json").read_text() == '{"best": {}}'
 
 
 def test_trials_are_shorter_runs_of_what_was_not_tried(tmp_path):
     tried = {"a": {"1e-4": [0.5], "1e-3": [0.5]}}
-    ((setting, paths),) = tuning.trials(rates(), [REQUEST], tried, 3, tmp_path).items()
+    ((setting, paths),) = rates().trials([REQUEST], tried, 3, tmp_path).items()
     assert setting == ("a", "1e-2")
     assert paths == {
         tmp_path / "tuning/a/learning_rate=1e-2/seed3": [
@@ -102,7 +102,7 @@ def test_what_came_of_trials_is_read_but_for_those_that_stopped(tmp_path):
     (done / "result.json").write_text(json.dumps({"best": {"validation": {"accuracy": 0.75}}}))
     outcomes = {lost: pool.DIVERGED, stopped: pool.STOPPED}
     ended = {("a", "1e-4"): [done], ("a", "1e-3"): [lost], ("b", "1e-4"): [stopped]}
-    found = tuning.scores(rates(), {"a": {"1": [0.5]}}, ended, outcomes)
+    found = rates().scored({"a": {"1": [0.5]}}, ended, outcomes)
     assert found == {"a": {"1": [0.5], "1e-4": [0.75], "1e-3": [None]}}
 
 
