@@ -29,7 +29,7 @@ def evaluate(
     overrides: Mapping[str, str] | None = None,
     replica: int = 0,
 ) -> tuple[int, dict[str, float]]:
-    """Returns the metrics of one checkpoint on one split.
+    """Measures one checkpoint on one split.
 
     Args:
       directory: The work directory of a run.
@@ -40,9 +40,6 @@ def evaluate(
 
     Returns:
       The step and its metrics.
-
-    Raises:
-      UsageError: there is no such run, replica, checkpoint or split, or the data are not the run's.
     """
     with processes.together():
         config = loading.validate(_config(directory, overrides or {}))
@@ -73,7 +70,7 @@ def _config(directory: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
 
 
 def parser() -> cli.Parser:
-    """Returns the parser of the flags, except those that `processes.join` reads."""
+    """Makes the parser of the flags, except those that `processes.join` reads."""
     parser = cli.Parser(__doc__)
     parser.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the run's folder")
     parser.add_argument("--step", default="last", help="last, best or the number of a step with a checkpoint")

@@ -16,7 +16,7 @@ from attention.errors import UsageError
 from train import cli
 from train.data.sources import lines
 from train.decode import captions, trained
-from train.decode.continuations import continuations
+from train.decode.continuations import continuations, unseen
 from train.decode.language_models import LanguageModel
 from train.generation.decoding import Sampling
 from train.generation.search import Search
@@ -51,7 +51,7 @@ def _language(flags: argparse.Namespace) -> LanguageModel:
 
 
 def _sampling(flags: argparse.Namespace, temperature: float) -> Sampling:
-    """Returns how tokens are drawn; raises UsageError where none is drawn but draws are restricted."""
+    """Makes what draws tokens; raises a UsageError where none is drawn but draws are restricted."""
     sampling = Sampling(temperature, flags.top_k, flags.top_p, flags.min_p, flags.repetition_penalty)
     if not temperature and (flags.top_k or flags.top_p < 1 or flags.min_p):
         raise UsageError("--top-k, --top-p and --min-p restrict draws, and none is made; add --temperature=1.")
@@ -82,11 +82,7 @@ def _captions(flags: argparse.Namespace) -> list[str]:
     cli.flag("--prompts", metavar="FILE", type=Path, help="text file with a prompt a line"),
     cli.flag("--image", action="append", default=[], type=Path, help="image to describe; may be given again"),
     cli.flag("--tokens", type=int, help="number of tokens to add, default 100; the most tokens of a caption"),
-    cli.flag(
-        "--temperature",
-        type=float,
-        help="temperature of the draws, default 1; 0 takes the most probable token, as captions do",
-    ),
+    cli.flag("--temperature", type=float, help="of draws, default 1; 0, as of captions, takes the most probable token"),
     cli.flag("--top-k", type=int, default=0, help="draw from the N most probable tokens; 0 means all"),
     cli.flag("--top-p", type=float, default=1.0, help="draw from the most probable tokens of this total probability"),
     cli.flag("--min-p", type=float, default=0.0, help="draw only tokens of this share of the highest probability"),
@@ -107,16 +103,8 @@ def main(flags: argparse.Namespace) -> None:
     prompts = [prompt for prompt in given for _ in range(flags.samples)]
     sampling = _sampling(flags, 1.0 if flags.temperature is None else flags.temperature)
     stream = Stream(flags.stop)
-    texts = continuations(
-        _language(flags),
-        prompts,
-        100 if flags.tokens is None else flags.tokens,
-        sampling,
-        flags.seed,
-        flags.stop,
-        stream if len(prompts) == 1 else lambda place, text: None,
-        flags.chat,
-    )
+    tokens, show = 100 if flags.tokens is None else flags.tokens, stream if len(prompts) == 1 else unseen
+    texts = continuations(_language(flags), prompts, tokens, sampling, flags.seed, flags.stop, show, flags.chat)
     if len(texts) == 1:
         stream.finish(texts[0], end="\n")
     else:

@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 
@@ -28,22 +28,8 @@ MOMENT = 5.0  # seconds that the other processes have to end by themselves, and 
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
-def parser() -> cli.Parser:
-    """Returns the parser of the flags in front of --."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("--processes", type=cli.count, required=True, help="number of processes")
-    parser.add_argument(
-        "--devices-per-process", type=cli.count, default=0, help="number of fake CPU devices, to try a mesh"
-    )
-    return parser
-
-
 def parse(arguments: Sequence[str]) -> tuple[int, int, list[str]]:
-    """Returns the number of processes, the fake devices of each (0 uses the real ones) and the flags of `train.main`.
-
-    Raises:
-      UsageError: a flag is unknown, or its value is not a number from 1 on.
-    """
+    """Reads the number of processes, the fake devices of each (0 uses the real ones) and the flags of `train.main`."""
     given = list(arguments)
     place = given.index("--") if "--" in given else len(given)
     try:
@@ -54,30 +40,85 @@ def parse(arguments: Sequence[str]) -> tuple[int, int, list[str]]:
     return flags.processes, flags.devices_per_process, given[place + 1 :]
 
 
-class Job:
-    """The processes of one training on this machine."""
+def parser() -> cli.Parser:
+    """Makes the parser of the flags in front of --."""
+    made = cli.Parser(__doc__)
+    made.add_argument("--processes", type=cli.count, required=True, help="number of processes")
+    text = "number of fake CPU devices, to try a mesh"
+    made.add_argument("--devices-per-process", type=cli.count, default=0, help=text)
+    return made
 
-    def __init__(self, command: Callable[[int], list[str]], count: int, environment: dict[str, str]):
-        self.processes = [_start(command(index), index, environment) for index in range(count)]
-        self._threads = ThreadPoolExecutor(2 * count)
-        self._ends = {self._threads.submit(_watch, process): i for i, process in enumerate(self.processes)}
-        for index, process in enumerate(self.processes):
-            self._threads.submit(_pass_on, process, index)
 
-    def wait(self) -> int | None:
-        """Waits until all have ended, and returns which failed first, if any did; the others are then ended soon."""
-        ended = (self._ends[end] for end in futures.as_completed(self._ends))
-        failed = next((index for index in ended if self.processes[index].returncode), None)
+def free_port() -> int:
+    """Finds a port of this machine that nobody listens at."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def launch(
+    processes: int, devices: int, arguments: Sequence[str], module: str = "train.main", command: str = ""
+) -> int:
+    """Runs a module in several processes and gives the exit code, which is 0 where all ended well.
+
+    Args:
+      processes: How many processes to start.
+      devices: Fake CPU devices in each; with 0 each has the real ones.
+      arguments: The command line of each process.
+      module: The program, which must take the flags of `train.mesh.processes`.
+      command: What a user types to continue; '' if it is the same again.
+    """
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # keeps JAX's C++ from logging pages when a process ends
+    environment = quiet | os.environ | {console.COMMAND: command}
+    if devices:
+        fake = f"--xla_force_host_platform_device_count={devices}"
+        environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {fake}".strip()
+    place = [f"--coordinator=127.0.0.1:{free_port()}", f"--num-processes={processes}"]
+    start = [*console.command(module), *place]
+    job = [_start([*start, f"--process-id={i}", *arguments], i, environment) for i in range(processes)]
+    with cli.signals_handled(lambda number, _: _send(job, number)):
+        failed = _wait(job)
+    if failed is None:
+        return cli.DONE
+    codes = {process.returncode for process in job}
+    if len(codes) == 1 and codes <= {cli.FAILED, cli.MISTAKE, cli.DIVERGED}:
+        return codes.pop()  # all raised the same error, and the first process has reported it
+    code = job[failed].returncode
+    ending = f"died by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    again = f"to continue: {command}" if command else "the same command continues from the last checkpoint."
+    print(f"Process {failed} of {processes} {ending}; {again}", file=sys.stderr)
+    return cli.FAILED
+
+
+def _start(command: list[str], index: int, environment: dict[str, str]) -> subprocess.Popen:
+    """Starts a process in a new process group, so that Ctrl-C reaches it only through us; it never outlives us."""
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
+    options = streams if index else {}
+    return subprocess.Popen(command, env=environment, process_group=0, preexec_fn=_end_with_parent, **options)
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def _send(job: Sequence[subprocess.Popen], number: int) -> None:
+    for process in job:
+        process.send_signal(number)  # to one that has ended none is sent
+
+
+def _wait(job: Sequence[subprocess.Popen]) -> int | None:
+    """Waits until all have ended, and says which failed first, if any did; the others are then ended soon."""
+    with ThreadPoolExecutor(2 * len(job)) as threads:  # it ends once all output has been passed on
+        ends = {threads.submit(_watch, process): index for index, process in enumerate(job)}
+        for index, process in enumerate(job):
+            threads.submit(_pass_on, process, index)
+        ended = (ends[end] for end in futures.as_completed(ends))
+        failed = next((index for index in ended if job[index].returncode), None)
         for number in (signal.SIGTERM, signal.SIGKILL):
-            if futures.wait(self._ends, MOMENT).not_done:
-                self.send(number)
-        self._threads.shutdown()  # waits until all output of the processes has been passed on
-        return failed
-
-    def send(self, number: int) -> None:
-        """Sends a signal to all processes that still run."""
-        for process in self.processes:
-            process.send_signal(number)
+            if futures.wait(ends, MOMENT).not_done:
+                _send(job, number)
+    return failed
 
 
 def _watch(process: subprocess.Popen) -> None:
@@ -88,74 +129,12 @@ def _watch(process: subprocess.Popen) -> None:
 
 
 def _pass_on(process: subprocess.Popen, index: int) -> None:
-    """Passes on the stderr of a process other than the first, with its number."""
     for line in process.stderr or ():
         print(f"[{index}] {line}", end="", file=sys.stderr, flush=True)
 
 
-def _environment(devices: int, command: str) -> dict[str, str]:
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # keeps JAX's C++ from logging pages when a process ends
-    environment = quiet | os.environ | {console.COMMAND: command}
-    if devices:
-        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-        environment["XLA_FLAGS"] = flags.strip()
-    return environment
-
-
-def _start(command: list[str], index: int, environment: dict[str, str]) -> subprocess.Popen:
-    """Starts a process in a new process group, so that Ctrl-C reaches it only through us; it never outlives us."""
-    streams = (
-        {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "errors": "replace"} if index else {}
-    )
-    return subprocess.Popen(command, env=environment, process_group=0, preexec_fn=_end_with_parent, **streams)
-
-
-def _end_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-
-
-def free_port() -> int:
-    """Returns a port of this machine that nobody listens at."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def launch(
-    processes: int, devices: int, arguments: Sequence[str], module: str = "train.main", command: str = ""
-) -> int:
-    """Runs a module in several processes and returns the exit code, which is 0 where all ended well.
-
-    Args:
-      processes: How many processes to start.
-      devices: Fake CPU devices in each; with 0 each has the real ones.
-      arguments: The command line of each process.
-      module: The program, which must take the flags of `train.mesh.processes`.
-      command: What a user types to continue; '' if it is the same again.
-    """
-    place = [f"--coordinator=127.0.0.1:{free_port()}", f"--num-processes={processes}"]
-
-    def process(index: int) -> list[str]:
-        return [*console.command(module), *place, f"--process-id={index}", *arguments]
-
-    job = Job(process, processes, _environment(devices, command))
-    with cli.signals_handled(lambda number, _: job.send(number)):
-        failed = job.wait()
-    if failed is None:
-        return 0
-    codes = {process.returncode for process in job.processes}
-    if len(codes) == 1 and codes <= {cli.FAILED, cli.MISTAKE, cli.DIVERGED}:
-        return codes.pop()  # all raised the same error, and the first process has reported it
-    code = job.processes[failed].returncode
-    ending = f"died by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    again = f"to continue: {command}" if command else "the same command continues from the last checkpoint."
-    print(f"Process {failed} of {processes} {ending}; {again}", file=sys.stderr)
-    return 1
-
-
 def run(arguments: Sequence[str]) -> int:
-    """Chooses the work directory if none is given, to say how to continue; launches, and returns the exit code."""
+    """Launches; chooses the work directory if none is given, to say how to continue."""
     from train import loading
 
     processes, devices, given = parse(arguments)
@@ -169,7 +148,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
+    """Runs the program."""
     return cli.run(lambda: run(sys.argv[1:] if arguments is None else arguments), lasting=True)
 
 

@@ -25,16 +25,13 @@ LIST = "list"  # in place of a config
 
 
 def parser() -> cli.Parser:
-    """Returns the parser of the flags."""
+    """Makes the parser of the flags."""
     parser = cli.Parser(__doc__)
     text = "the experiment; list prints all that are here"
     parser.add_argument("--config", metavar="FILE[:ARGUMENT]", default=DEFAULT_CONFIG, help=text)
     parser.add_overrides()
-    parser.add_argument(
-        "--workdir",
-        metavar="DIR",
-        help="the run's folder, default runs/<config>-<time>; a run that it holds is continued",
-    )
+    text = "the run's folder, default runs/<config>-<time>; a run that it holds is continued"
+    parser.add_argument("--workdir", metavar="DIR", help=text)
     text = "compile a step for the mesh on fake devices, without data, and print what it takes"
     parser.add_argument("--dry-run", action="store_true", help=text)
     parser.add_argument("--devices", type=cli.count, help="number of devices for --dry-run; default the mesh's")
@@ -49,21 +46,13 @@ def parser() -> cli.Parser:
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
-    """Returns the flags of the program, and the overrides of the config, from field to text.
-
-    Raises:
-      UsageError: a flag is unknown, given twice or has no value.
-    """
+    """Reads the flags of the program, and the overrides of the config, from field to text."""
     flags = parser().parse_args(arguments)
     return flags, flags.overrides
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Parses, validates and trains.
-
-    Raises:
-      UsageError: any mistake in the arguments.
-    """
+    """Parses, validates and trains."""
     if "--dry-run" in arguments:
         dry_run(arguments)
         return
@@ -91,7 +80,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def continuing(arguments: Sequence[str], place: str) -> str:
-    """Returns what a user types to continue this run, as a line.
+    """Says what a user types to continue this run.
 
     Args:
       arguments: Those of this process.
@@ -109,11 +98,7 @@ def continuing(arguments: Sequence[str], place: str) -> str:
 
 
 def dry_run(arguments: Sequence[str]) -> None:
-    """Prints the memory and work of a training step.
-
-    Raises:
-      UsageError: a run would raise it, or a flag is only for runs.
-    """
+    """Prints the memory and work of a training step."""
     from train.mesh import processes
 
     flags, overrides = parse(arguments)
@@ -146,7 +131,7 @@ def _print(lines: Iterable[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code: 0 done or saved, 2 a mistake in the arguments, 4 a loss not finite."""
+    """Runs the program; its exit code is 0 for done or saved, 2 for a mistake, 4 for a loss that is not finite."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if {"--help", "-h"} & set(arguments):
         return cli.run(lambda: parser().print_help())

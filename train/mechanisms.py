@@ -5,6 +5,7 @@ python -m train.mechanisms "neural(dim=16)" "super(per_head=True)"
 """
 
 import argparse
+import functools
 import itertools
 import sys
 import textwrap
@@ -41,11 +42,7 @@ def main(flags: argparse.Namespace) -> None:
 
 
 def cache_bytes(spec: str, width: int, heads: int) -> tuple[int, int]:
-    """Returns the bytes in bfloat16 that a layer's decode cache holds a token, and for a sequence of any length.
-
-    Raises:
-      UsageError: the mechanism is unknown, or the heads do not divide the width.
-    """
+    """Counts the bytes in bfloat16 that a layer's decode cache holds a token, and for a sequence of any length."""
     layer = MultiHeadAttention(spec, heads, length=2, dtype=jnp.bfloat16)
     caches = (layer.init_cache(1, tokens, width) for tokens in (1, 2))
     one, two = (sum(x.nbytes for x in jax.tree.leaves(cache) if x.ndim) for cache in caches)  # without the length
@@ -53,24 +50,15 @@ def cache_bytes(spec: str, width: int, heads: int) -> tuple[int, int]:
 
 
 def table(specs: list[str], width: int, heads: int, length: int) -> str:
-    """Returns the pieces of each spec, then its exact parameters and the operations of a forward pass of one sequence.
-
-    Raises:
-      UsageError: a mechanism is unknown, or the sizes are not above 0 or do not fit together.
-    """
+    """Lists the pieces of each spec, then its exact parameters and the operations of a forward pass of one sequence."""
     if min(width, heads, length) < 1:
         raise UsageError(f"Sizes must be at least 1, but width={width}, heads={heads}, length={length}.")
     mechanisms = {spec: resolve(spec, 1)[0] for spec in specs}
     pieces = [(spec, _projections(mechanism), _score(spec, mechanism)) for spec, mechanism in mechanisms.items()]
-    costs = [
-        (
-            spec,
-            f"{layer_parameters(mechanism, width, heads, length):,}",
-            f"{mechanism.cost(length, width, heads).flops / 1e6:,.1f}",
-            mechanism.source,
-        )
-        for spec, mechanism in mechanisms.items()
-    ]
+    costs = []
+    for spec, mechanism in mechanisms.items():
+        parameters, cost = layer_parameters(mechanism, width, heads, length), mechanism.cost(length, width, heads)
+        costs.append((spec, f"{parameters:,}", f"{cost.flops / 1e6:,.1f}", mechanism.source))
     aliases = ", ".join(f"{alias} is {name}" for alias, name in ALIASES.items())
     head = f"Attention layers of width {width} with {heads} heads on {length} tokens; {aliases}."
     return "\n\n".join([textwrap.fill(head, 80), _aligned([PIECES, *pieces]), _aligned([COSTS, *costs])])
@@ -97,9 +85,8 @@ def _aligned(lines: Sequence[Sequence[str]]) -> str:
 
 
 def layer_parameters(mechanism: Mechanism, width: int, heads: int, length: int) -> int:
-    """Returns the exact number of parameters of one attention layer."""
-    layer = MultiHeadAttention(mechanism, heads, length)
-    init = lambda key, x: layer.init(key, x, mask=Mask(causal=True))  # noqa: E731
+    """Counts the parameters of one attention layer."""
+    init = functools.partial(MultiHeadAttention(mechanism, heads, length).init, mask=Mask(causal=True))
     return count_parameters(jax.eval_shape(init, jax.random.key(0), jnp.zeros((1, length, width))))
 
 

@@ -14,18 +14,13 @@ from train.generation.translation_scores import scores, signatures
 
 
 def _aligned(translations: Path, references: Path) -> tuple[list[str], list[str]]:
-    """Returns the lines of both files; a UsageError names the first line that has no counterpart."""
+    """Reads the lines of both files; a UsageError names the first line that has no counterpart."""
     given, needed = ([line.rstrip("\r\n") for line in lines.read(path)] for path in (translations, references))
-    if len(given) < len(needed):
-        raise UsageError(
-            f"{translations} has no translation in line {len(given) + 1}: it has {len(given)} lines, and {references} "
-            f"{len(needed)}; translate the rest."
-        )
-    if len(given) > len(needed):
-        raise UsageError(
-            f"{references} has no reference in line {len(needed) + 1}: it has {len(needed)} lines, and {translations} "
-            f"{len(given)}; give the references of these translations."
-        )
+    ours, theirs = ("translation", translations, given), ("reference", references, needed)
+    for (kind, path, few), (_, other, many) in ((ours, theirs), (theirs, ours)):
+        if len(few) < len(many):
+            place = f"{path} has no {kind} in line {len(few) + 1}: it has {len(few)} lines, and {other} {len(many)}"
+            raise UsageError(f"{place}; give the rest.")
     empty = [number for number, line in enumerate(given, 1) if not line.strip()]
     if empty:
         print(f"{len(empty)} lines of {translations} are empty, the first is line {empty[0]}.", file=sys.stderr)

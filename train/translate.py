@@ -55,26 +55,20 @@ class Translator:
 
     @classmethod
     def load(cls, directory: Path, step: str = "best", replica: int = 0) -> "Translator":
-        """Loads the model of a run; see `trained.load_params`.
-
-        Raises:
-          UsageError: that raises it, or the run has another task than `translation`.
-        """
+        """Loads the model of a run; see `trained.load_params`."""
         config = trained.config_of(directory, "translation", "translate")
         names = ("source_tokeniser.json", "target_tokeniser.json")
         source, target = (tokenisers.loads(workdir.read_file(directory, name)) for name in names)
         sizes = (source.size, target.size, config.data.source_length, config.data.target_length)
-        model = config.model.build(*sizes, dtype=jnp.dtype(config.train.precision))
-        example = (jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32), jnp.zeros((1, 1), jnp.int32))
+        example = (np.zeros((1, 1), np.int32), np.ones(1, np.int32), np.zeros((1, 1), np.int32))
         embeddings = {"embed": (names[0], source.size), "embed_target": (names[1], target.size)}
         if getattr(config.model, "shared_embeddings", False):
             del embeddings["embed_target"]
-        init = lambda key: model.init(key, *example)["params"]  # noqa: E731
-        _, params = trained.load_params(directory, step, config, init, embeddings, replica)
-        return cls(config, source, target, model, params)
+        loaded = trained.load_model(directory, step, replica, config, sizes, example, embeddings)
+        return cls(config, source, target, *loaded)
 
     def encode(self, text: str) -> np.ndarray | None:
-        """Returns a sentence's tokens and the end token; None where they are more than the model was trained for."""
+        """Makes a sentence's tokens, with the end token; None where they are more than the model was trained for."""
         ids = np.append(self.source.encode(text), self.source.special["end"])
         return ids if len(ids) <= self.config.data.source_length else None
 
@@ -86,31 +80,17 @@ class Translator:
     def tokens(self, texts: Iterable[str], search: Search, seed: int = 0) -> Iterator[np.ndarray | None]:
         """Yields the tokens of each text's translation, the end token included; None where the text is too long.
 
-        The translation of an empty text is the end token alone.
-
-        Args:
-          texts: The texts, which are read as they are needed.
-          search: How translations are searched for.
-          seed: The seed of draws.
+        Texts are read as they are needed. The translation of an empty one is the end token alone.
         """
         key, left = trained.key_of(seed), iter(texts)
         for number, batch in enumerate(iter(lambda: list(itertools.islice(left, BATCH)), [])):
-            translations = self._translated(
-                [self.encode(text) for text in batch], search, jax.random.fold_in(key, number)
-            )
-            for text, ids in zip(batch, translations, strict=True):
+            encoded = [self.encode(text) for text in batch]
+            translated = self._translated(encoded, search, jax.random.fold_in(key, number))
+            for text, ids in zip(batch, translated, strict=True):
                 yield ids if text.strip() else np.array([self.target.special["end"]], np.int32)
 
     def align(self, text: str, ids: np.ndarray) -> alignment.Alignment:
-        """Returns how much the model attends to each token of a text for each token of its translation.
-
-        Args:
-          text: The text, no longer than the model takes.
-          ids: The tokens of the translation, the end token included.
-
-        Raises:
-          UsageError: the mechanism has no weights.
-        """
+        """Measures how much the model attends to each token of a text for each of the tokens of its translation."""
         source = self.encode(text)
         tokens = np.append(self.target.special["start"], ids[:-1])
         words, weights = alignment.words, alignment.weights(self.model, self.params, source, tokens)
@@ -124,34 +104,17 @@ class Translator:
         rows += [np.zeros(1, np.int32)] * ((BATCH if len(rows) > 1 else 1) - len(rows))
         longest = max(map(len, rows))
         width = min(self.config.data.source_length, max(16, 1 << (longest - 1).bit_length()))
-        output, _ = translate(
-            self.model,
-            self.params,
-            jnp.stack([cut(row, 0, width) for row in rows]),
-            jnp.array([len(row) for row in rows], jnp.int32),
-            search,
-            key,
-            **tokenisers.marks(self.target.special),
-        )
+        source, lengths = jnp.stack([cut(row, 0, width) for row in rows]), jnp.array([len(row) for row in rows])
+        special = tokenisers.marks(self.target.special)
+        output, _ = translate(self.model, self.params, source, lengths, search, key, **special)
         for ids, row, length in zip(encoded, np.asarray(output.tokens), np.asarray(output.lengths), strict=False):
             yield None if ids is None else row[:length]
 
 
 def translate_file(translator: Translator, source: Path, target: Path, search: Search, seed: int = 0) -> list[int]:
-    """Translates a file with one sentence a line into another file, with a progress bar on a terminal.
+    """Translates a file with one sentence a line into another one, with a progress bar on a terminal.
 
-    Args:
-      translator: The trained model.
-      source: The file to read, which may be compressed.
-      target: The file to write; its line is empty where a sentence is empty or too long.
-      search: How translations are searched for.
-      seed: The seed of draws.
-
-    Returns:
-      The numbers of the lines that were too long.
-
-    Raises:
-      UsageError: a file cannot be read or written.
+    A line is empty where a sentence is empty or too long; the numbers of the latter are returned.
     """
     check_place(target)
     sentences = [line.strip() for line in lines.read(source)]

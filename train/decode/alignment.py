@@ -3,9 +3,9 @@
 import dataclasses
 import warnings
 from pathlib import Path
-from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -34,48 +34,44 @@ class Alignment:
 
 
 def weights(
-    model: nn.Module, params: dict[str, Any], source: Int[np.ndarray, " S"], tokens: Int[np.ndarray, " T"]
+    model: nn.Module, params: dict, source: Int[np.ndarray, " S"], tokens: Int[np.ndarray, " T"]
 ) -> Float[np.ndarray, "T S"]:
-    """Returns the weights of attention to the source; for a Transformer, the mean over heads of its last block.
+    """Measures the attention to the source; for a Transformer, the mean over heads of its last block.
 
     Args:
       model: An unbound model of `models.encoder_decoder` or `models.seq2seq`.
       params: Its parameters.
       source: The tokens of a source, without padding.
       tokens: The tokens that the decoder reads, from the start token on.
-
-    Raises:
-      UsageError: The mechanism has no weights.
     """
-    inputs = (jnp.asarray(source)[None], jnp.array([len(source)]), jnp.asarray(tokens)[None])
-    return of_last_cross(attention_weights(model, params, *inputs))
+    return of_last_cross(_weights(model, params, source, tokens))
 
 
 def of_last_cross(weights: dict[str, Float[Array, "1 N T S"]]) -> Float[np.ndarray, "T S"]:
-    """Returns the mean over heads of the last attention to the source, from the weights of all layers by path."""
+    """Averages the heads of the last attention to the source, from the weights of all layers by path."""
     return np.mean([kept[0] for name, kept in weights.items() if not name.endswith("/attention")][-1], axis=0)
 
 
 def layers(
-    model: nn.Module, params: dict[str, Any], source: Int[np.ndarray, " S"], tokens: Int[np.ndarray, " T"]
+    model: nn.Module, params: dict, source: Int[np.ndarray, " S"], tokens: Int[np.ndarray, " T"]
 ) -> dict[str, Float[np.ndarray, "N _ _"]]:
-    """Returns the weights of every attention of both sides by its path, in the order of the layers; see `weights`."""
-    inputs = (jnp.asarray(source)[None], jnp.array([len(source)]), jnp.asarray(tokens)[None])
-    return {name: np.asarray(kept[0]) for name, kept in attention_weights(model, params, *inputs).items()}
+    """Measures every attention of both sides by its path, in the order of the layers; see `weights`."""
+    return {name: np.asarray(kept[0]) for name, kept in _weights(model, params, source, tokens).items()}
+
+
+def _weights(model: nn.Module, params: dict, source: np.ndarray, tokens: np.ndarray) -> dict[str, jax.Array]:
+    lengths = jnp.array([len(source)])
+    return attention_weights(model, params, jnp.asarray(source)[None], lengths, jnp.asarray(tokens)[None])
 
 
 def words(tokeniser: Tokeniser, ids: Int[np.ndarray, " n"]) -> list[str]:
-    """Returns the text of each token; spaces are shown as ␣, and special tokens by their names."""
+    """Writes each token; spaces are shown as ␣, and special tokens by their names."""
     names = {i: "</s>" if name == "end" else f"<{name}>" for name, i in tokeniser.special.items()}
     return [tokeniser.decode([i]).replace(" ", "␣") or names.get(int(i), "</s>") for i in ids]
 
 
 def draw(alignment: Alignment, path: Path) -> None:
-    """Draws the matrix: source tokens above, target tokens at the left, dark where the weight is high.
-
-    Raises:
-      UsageError: The file cannot be written, or matplotlib does not know the format that its name asks for.
-    """
+    """Draws the matrix: source tokens above, target tokens at the left, dark where the weight is high."""
     check_place(path if path.suffix else path.with_suffix(".png"))  # which matplotlib adds
     rows, columns = alignment.weights.shape
     figure = Figure(figsize=(1 + columns * 0.28, 1 + rows * 0.28), layout="constrained")

@@ -16,14 +16,11 @@ TURN = Mapping[str, str]
 
 
 def conversation(source: str, turns: Sequence[TURN]) -> tuple[str, str]:
-    """Returns the text of a conversation up to where the model answers, and the text that ends an answer.
+    """Writes a conversation up to where the model answers, and the text that ends an answer.
 
     Args:
       source: The folder of a published model, or its name on the hub.
       turns: Each turn's `role`, such as `user`, and `content`.
-
-    Raises:
-      UsageError: the model has no chat template, or the template cannot be used or refuses the turns.
     """
     settings = read_json(hugging_face.find(source, CONFIG), "give another model")
     special = {name: _text(settings[name]) for name in ("bos_token", "eos_token") if settings.get(name)}
@@ -40,7 +37,7 @@ def conversation(source: str, turns: Sequence[TURN]) -> tuple[str, str]:
 
 
 def _template(source: str, settings: Mapping[str, Any]) -> str:
-    """Returns the template, from its own file or from `tokenizer_config.json`."""
+    """Reads the template, from its own file or from `tokenizer_config.json`."""
     path = hugging_face.find(source, TEMPLATE, CONFIG)
     template = read_text(path, "give another model") if path.name == TEMPLATE else settings.get("chat_template")
     if isinstance(template, list):  # several, by names
@@ -63,7 +60,7 @@ def _jinja2() -> ModuleType:
 
 
 def _environment(jinja2: ModuleType) -> Any:
-    """Returns the environment in which `transformers` renders templates: sandboxed, and with its functions."""
+    """Makes the environment in which `transformers` renders templates: sandboxed, and with its functions."""
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )

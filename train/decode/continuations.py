@@ -16,6 +16,10 @@ TOGETHER = 32  # prompts whose caches are in memory at once
 Show = Callable[[int, str], None]
 
 
+def unseen(place: int, text: str) -> None:
+    """Shows nothing."""
+
+
 def continuations(
     language: LanguageModel,
     prompts: Sequence[str],
@@ -23,10 +27,10 @@ def continuations(
     sampling: Sampling,
     seed: int = 0,
     stop: Sequence[str] = (),
-    show: Show = lambda place, text: None,
+    show: Show = unseen,
     chat: bool = False,
 ) -> list[str]:
-    """Returns each prompt as a model continues it, or its answers alone.
+    """Continues each prompt by a model, or gives its answers alone.
 
     Args:
       language: The model, of a run or a published one.
@@ -38,9 +42,6 @@ def continuations(
       show: Is given the place of a prompt and its text so far, whenever there is more of it.
       chat: Whether prompts are turns of a user, written by the chat template of the published model, or of the one that
         the run started from.
-
-    Raises:
-      UsageError: a prompt is empty or longer than the context, or there is no chat template.
     """
     if not prompts:
         raise UsageError("There is no prompt; give at least one, and --samples of at least 1.")
@@ -74,7 +75,12 @@ class Texts:
     """
 
     def __init__(
-        self, tokeniser: Tokeniser, prompts: list[np.ndarray], stop: Sequence[str], show: Show, answers: bool = False
+        self,
+        tokeniser: Tokeniser,
+        prompts: list[np.ndarray],
+        stop: Sequence[str],
+        show: Show = unseen,
+        answers: bool = False,
     ):
         texts = [tokeniser.decode(prompt) for prompt in prompts]
         self._starts = [len(text) for text in texts]
@@ -85,7 +91,7 @@ class Texts:
         self._times: list[tuple[float, int]] = []
 
     def __call__(self, rows: list[np.ndarray]) -> list[bool]:
-        """Takes all sequences; returns for each whether it has met a stop string."""
+        """Takes all sequences, and says for each whether it has met a stop string."""
         self._times.append((time.perf_counter(), sum(map(len, rows))))
         for place, row in enumerate(rows):
             if not self._stopped[place]:
@@ -98,12 +104,12 @@ class Texts:
         return self._stopped
 
     def spent(self) -> np.ndarray:
-        """Returns seconds and tokens since the first call, which waits for compilation."""
+        """Counts seconds and tokens since the first call, which waits for compilation."""
         return np.subtract(self._times[-1], self._times[0])
 
 
 def _conversations(language: LanguageModel, prompts: Sequence[str]) -> tuple[list[str], str]:
-    """Returns the text of a conversation with each prompt, and what ends an answer."""
+    """Writes a conversation with each prompt, and what ends an answer."""
     if not language.published:
         raise UsageError("The run started from no published model, so it has no chat template; leave out --chat.")
     written = [chats.conversation(language.published, [{"role": "user", "content": text}]) for text in prompts]

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from attention.errors import UsageError
@@ -35,18 +34,17 @@ def export(directory: Path, folder: str, step: str = "best", replica: int = 0) -
       folder: The folder to write, which is created if needed.
       step: `best`, `last` or a step with a checkpoint.
       replica: Which replica, of several.
-
-    Raises:
-      UsageError: there is no such run or checkpoint, or `transformers` has no such model; or the folder has a model
-        already.
     """
     config = loading.validate(workdir.read_config(directory))
     pretrained.architectures_of(config.model)
     with Checkpoints(directory, config.train.keep) as checkpoints:
         several = int(config.train.together > 1)
         shapes = checkpoints.shapes(checkpoints.choose(step, replica))
-    zeros = {path: np.zeros(shape[several:], np.float32) for path, shape in shapes.items() if not is_addition(path)}
-    init = lambda key: jax.tree.map(jnp.asarray, unflatten_dict(zeros, sep="/"))  # noqa: E731
+    plain = {path: shape[several:] for path, shape in shapes.items() if not is_addition(path)}
+
+    def init(key: jax.Array) -> dict:
+        return unflatten_dict({path: jnp.zeros(shape) for path, shape in plain.items()}, sep="/")
+
     number, params = trained.load_params(directory, step, config, init, {}, replica)
     texts = {file.name: workdir.read_file(directory, file.name) for file in directory.glob("*tokeniser.json")}
     special, length = ({}, 0) if config.task == "image_classification" else _of_tokens(directory, config, texts)
@@ -58,7 +56,7 @@ def export(directory: Path, folder: str, step: str = "best", replica: int = 0) -
 
 
 def _of_tokens(directory: Path, config: Config, texts: Mapping[str, str]) -> tuple[Mapping[str, int], int]:
-    """Returns the special tokens by name, and the longest sequence."""
+    """Collects the special tokens by name, and the longest sequence."""
     if not texts:
         raise UsageError(f"{directory} keeps no tokeniser.json, which the exported model needs; give another run.")
     special = tokenisers.loads(sorted(texts.items())[-1][1]).special  # of the target, where there are two
@@ -66,11 +64,7 @@ def _of_tokens(directory: Path, config: Config, texts: Mapping[str, str]) -> tup
 
 
 def card(directory: Path, architecture: Architecture, step: int, replica: int, parameters: int) -> str:
-    """Returns the card: what the model is, how to load it, its metrics, data, config and versions.
-
-    Raises:
-      UsageError: the run's result or its `data.json` is damaged.
-    """
+    """Writes the card: what the model is, how to load it, its metrics, data, config and versions."""
     try:
         return "\n".join(_lines(directory, architecture, step, replica, parameters))
     except UsageError:

@@ -41,7 +41,7 @@ class HarnessModel(LM):
         self._language = LanguageModel.of(place)
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
-        """Returns for each context and continuation the log-probability, and whether it is the greedy continuation."""
+        """Measures for each context and continuation the log-probability, and whether that is the greedy one."""
         rows = [self._pair(*request.args) for request in requests]
         found = self._language.scores(rows)
         for request, result in zip(requests, found, strict=True):
@@ -49,15 +49,15 @@ class HarnessModel(LM):
         return found
 
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
-        """Returns the log-probability of each text, in windows of the context, each token once."""
+        """Measures the log-probability of each text, in windows of the context, each token once."""
         return [self._rolling(*request.args) for request in requests]
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
-        """Returns the continuation of each context, up to a stop string."""
+        """Continues each context, up to a stop string."""
         return [self._continued(*request.args) for request in requests]
 
     def _pair(self, context: str, continuation: str) -> tuple[Ids, int]:
-        """Returns the tokens of context and continuation, the last that fit, and how many the continuation has.
+        """Encodes context and continuation, the last tokens that fit, and counts those of the continuation.
 
         As in the harness, white space that ends a context belongs to the continuation.
         """
@@ -87,7 +87,7 @@ class HarnessModel(LM):
         room = max(language.context - tokens, 1)
         prompt = language.tokeniser.encode(context)[-room:]
         prompt = prompt if len(prompt) else np.int32([language.first])
-        watch = Texts(language.tokeniser, [prompt], stop, lambda place, text: None, answers=True)
+        watch = Texts(language.tokeniser, [prompt], stop, answers=True)
         sampling = Sampling(temperature, top_p=float(options.get("top_p", 1.0)))
         generate(language.model, language.params, [prompt], tokens, sampling, jax.random.key(0), language.end, watch)
         return watch.texts[0]

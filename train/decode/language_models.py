@@ -49,17 +49,12 @@ class LanguageModel:
 
     @classmethod
     def of_run(cls, directory: Path, step: str = "best", replica: int = 0, purpose: str = "") -> "LanguageModel":
-        """Returns the model of a run, for a purpose that a message names; see `trained.load_params`.
-
-        Raises:
-          UsageError: that raises it, or the run has another task than `language_modelling`.
-        """
+        """Loads the model of a run, for a purpose that a message names; see `trained.load_params`."""
         config = trained.config_of(directory, "language_modelling", purpose or "are language models")
         tokeniser = tokenisers.loads(workdir.read_file(directory, TOKENISER))
-        model = config.model.build(tokeniser.size, config.data.context, dtype=jnp.dtype(config.train.precision))
-        init = lambda key: model.init(key, jnp.zeros((1, 1), jnp.int32))["params"]  # noqa: E731
-        sizes = {"embed": (TOKENISER, tokeniser.size)}
-        _, params = trained.load_params(directory, step, config, init, sizes, replica)
+        sizes, vocabularies = (tokeniser.size, config.data.context), {"embed": (TOKENISER, tokeniser.size)}
+        example = (np.zeros((1, 1), np.int32),)
+        model, params = trained.load_model(directory, step, replica, config, sizes, example, vocabularies)
         kind, _, place = config.data.tokeniser.partition(":")
         source = config.model.pretrained or (place.partition("@")[0] if kind == "hf" else "")
         end = tokeniser.special["end"] if config.data.end_token else -1
@@ -68,14 +63,7 @@ class LanguageModel:
 
     @classmethod
     def of_published(cls, source: str) -> "LanguageModel":
-        """Returns a published model, for as many tokens as it supports.
-
-        Args:
-          source: A Hugging Face folder, or a name on the hub.
-
-        Raises:
-          UsageError: it cannot be read, or is no GPT that can be loaded.
-        """
+        """Loads a published GPT, a Hugging Face folder or a name on the hub, for as many tokens as it supports."""
         described = pretrained.describe(source, GPTS)
         config = GPTConfig(**{"name": "gpt", "pretrained": source} | described.fields)
         model = config.build(described.vocabulary, described.length)
@@ -87,13 +75,13 @@ class LanguageModel:
 
     @classmethod
     def of(cls, place: str) -> "LanguageModel":
-        """Returns the model of a work directory, by its best step, or else the published model of that name."""
+        """Loads the best step of a work directory, or else the published model of that name."""
         directory = at_home(place)
         is_run = (directory / TOKENISER).is_file() and (directory / "checkpoints").is_dir()
         return cls.of_run(directory) if is_run else cls.of_published(place)
 
     def scores(self, rows: Sequence[tuple[Ids, int]]) -> list[tuple[float, bool]]:
-        """Returns the log-probability, in nats, of the last tokens of sequences after those before them.
+        """Sums the log-probabilities, in nats, of the last tokens of sequences after those before them.
 
         Args:
           rows: Each sequence, of at most `context` + 1 tokens, and how many of them are the last, all but one at most.
@@ -106,7 +94,8 @@ class LanguageModel:
         for first in range(0, len(rows), TOGETHER):
             places = order[first : first + TOGETHER]
             longest = max(len(rows[at][0]) for at in places)
-            padded = np.zeros((min(TOGETHER, len(rows)), self._padded(longest)), np.int32)
+            length = max(longest, min(max(SHORTEST, 1 << (longest - 1).bit_length()), self.context + 1))
+            padded = np.zeros((min(TOGETHER, len(rows)), length), np.int32)  # one of few shapes: few programs
             for row, at in zip(padded, places, strict=False):
                 row[: len(rows[at][0])] = rows[at][0]
             for at, logs, highest in zip(places, *jax.device_get(_next(self.model, self.params, padded)), strict=False):
@@ -115,19 +104,15 @@ class LanguageModel:
                 found[at] = float(logs[last].sum(dtype=np.float64)), bool(highest[last].all())
         return [found[at] for at in range(len(rows))]
 
-    def _padded(self, tokens: int) -> int:
-        """Returns the length that sequences are padded to, one of few, so that few programs are compiled."""
-        return max(tokens, min(max(SHORTEST, 1 << (tokens - 1).bit_length()), self.context + 1))
-
 
 def start_of(tokeniser: Tokeniser) -> int:
-    """Returns the token before a text: the start, or where there is none the end of the text before."""
+    """Chooses the token before a text: the start, or where there is none the end of the text before."""
     return tokeniser.special.get("start", tokeniser.special.get("end", 0))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _next(model: GPT, params: dict, tokens: Int[Array, "B T"]) -> tuple[Float[Array, "B L"], Bool[Array, "B L"]]:
-    """Returns the log-probability of each token after the first, and whether it is the most probable one."""
+    """Measures the log-probability of each token after the first, and whether it is the most probable one."""
     logits, targets = model.apply({"params": params}, tokens[:, :-1]), tokens[:, 1:]
     logs = jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)[..., 0]
     return logs, jnp.argmax(logits, axis=-1) == targets

@@ -1,10 +1,13 @@
 """What a run has learned, for programs that use it: its config, its tokenisers and its parameters."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from attention.errors import UsageError
@@ -26,16 +29,7 @@ FLAGS = (
 
 
 def config_of(directory: Path, task: str, purpose: str) -> schema.Config:
-    """Returns the config of a run of a given task.
-
-    Args:
-      directory: Its work directory.
-      task: The task that the run must have.
-      purpose: What only runs of this task can do, for the message.
-
-    Raises:
-      UsageError: There is no run, or it has another task.
-    """
+    """Reads the config of a run; raises a UsageError, which says the purpose, where it has another task."""
     config = loading.validate(workdir.read_config(directory))
     if config.task != task:
         raise UsageError(f"{directory} is a run of {config.task}; only models of {task} {purpose}.")
@@ -43,11 +37,7 @@ def config_of(directory: Path, task: str, purpose: str) -> schema.Config:
 
 
 def load(directory: Path, step: str) -> tuple[Task, dict]:
-    """Returns the task of a run, with its data, and the parameters of a checkpoint; see `load_params`.
-
-    Raises:
-      UsageError: There is no such run or checkpoint, or the data are missing or differ from those of the training.
-    """
+    """Loads the task of a run, with its data as they were in training, and parameters; see `load_params`."""
     config = loading.validate(workdir.read_config(directory))
     task = tasks.of(config)
     workdir.check_files(task.files(), directory)
@@ -55,17 +45,35 @@ def load(directory: Path, step: str) -> tuple[Task, dict]:
 
 
 def key_of(seed: int) -> jax.Array:
-    """Returns the key of `--seed`; raises a UsageError where JAX would use another seed instead."""
+    """Makes the key of `--seed`; raises a UsageError where JAX would use another seed instead."""
     if not 0 <= seed < 2**32:
         raise UsageError(f"--seed must be at least 0 and below 2**32, but it is {seed}.")
     return jax.random.key(seed)
+
+
+def load_model(
+    directory: Path,
+    step: str,
+    replica: int,
+    config: schema.Config,
+    sizes: Sequence[Any],
+    example: Sequence[np.ndarray | None],
+    vocabularies: Mapping[str, tuple[str, int]],
+) -> tuple[nn.Module, dict]:
+    """Builds the model of a run for given sizes, without its data, and loads its parameters; see `load_params`."""
+    model = config.model.build(*sizes, dtype=jnp.dtype(config.train.precision))
+
+    def init(key: jax.Array) -> dict:
+        return model.init(key, *jax.tree.map(jnp.asarray, example))["params"]
+
+    return model, load_params(directory, step, config, init, vocabularies, replica)[1]
 
 
 def load_params(
     directory: Path,
     step: str,
     config: schema.Config,
-    init: Callable[[jax.Array], Any],
+    init: Callable[[jax.Array], dict],
     vocabularies: Mapping[str, tuple[str, int]],
     replica: int = 0,
     mesh: Mesh | None = None,
@@ -77,15 +85,12 @@ def load_params(
       step: `best` (needs a finished run), `last` or a step that has a checkpoint.
       config: The run's config.
       init: Initialises such parameters from a key.
-      vocabularies: From the name of an embedding to the tokeniser's file and size.
+      vocabularies: From the name of an embedding to the tokeniser's file and size, which must be the embedding's.
       replica: Index of the replica, from 0.
       mesh: The devices that hold them; without it the first one does.
 
     Returns:
       The step, and its parameters.
-
-    Raises:
-      UsageError: There is no such replica or checkpoint, or a tokeniser and its embedding differ in size.
     """
     replicas = Replicas.of(config, mesh or sharding.make_mesh(schema.MeshConfig(1, 1, 1), jax.local_devices()[:1]))
     if replica not in range(len(replicas)):
