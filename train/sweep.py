@@ -59,23 +59,14 @@ def asked(flags: argparse.Namespace) -> grid.Sweep:
 
 @dataclasses.dataclass
 class Plan:
-    """A checked sweep in its folder, with what was chosen and tried so far.
+    """A checked sweep in its folder, with what was chosen and tried so far."""
 
-    Attributes:
-      sweep: What was asked for.
-      prepared: What its settings need.
-      chosen: By setting, the values of fields that were matched or tuned.
-      tried: By setting and value, how its trials did.
-      directory: The folder.
-      command: What made it.
-    """
-
-    sweep: grid.Sweep
-    prepared: matching.Prepared
-    chosen: dict[str, dict[str, str]]
-    tried: tuning.Tried
-    directory: Path
-    command: str
+    sweep: grid.Sweep  # what was asked for
+    prepared: matching.Prepared  # what its settings need
+    chosen: dict[str, dict[str, str]]  # by setting, the values of fields that were matched or tuned
+    tried: tuning.Tried  # by setting and value, how its trials did
+    directory: Path  # the folder
+    command: str  # what made it
 
     @classmethod
     def of(cls, flags: argparse.Namespace, sweep: grid.Sweep, before: Mapping[str, Any] | None) -> "Plan":

@@ -37,19 +37,11 @@ BATCH = 32  # sentences at a time
 
 @dataclasses.dataclass(frozen=True)
 class Translator:
-    """A trained model of translation.
-
-    Attributes:
-      config: The config of its run.
-      source: The tokeniser of the texts that it reads.
-      target: The tokeniser of the texts that it writes.
-      model: The network, unbound.
-      params: Its parameters.
-    """
+    """A trained model of translation."""
 
     config: Config
-    source: tokenisers.Tokeniser
-    target: tokenisers.Tokeniser
+    source: tokenisers.Tokeniser  # of the texts that it reads
+    target: tokenisers.Tokeniser  # of the texts that it writes
     model: nn.Module
     params: dict
 

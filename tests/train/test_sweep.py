@@ -23,6 +23,7 @@ from train.grids import grid, matching, pool
 pytestmark = pytest.mark.xdist_group(__name__)
 
 MECHANISMS = ("dot_product", "efficient")
+SUPER = "model.attention=dot_product,super"
 
 
 def asked(workdir, *more, over="model.attention=dot_product,efficient", seeds=2, replicas="no", **changes):
@@ -58,9 +59,13 @@ def swept(tmp_path_factory):
     return workdir, printed.getvalue()
 
 
+def read(path):
+    return json.loads(path.read_text())
+
+
 def results(workdir):
     paths = {(name, seed): workdir / f"attention={name}" / f"seed{seed}" for name in MECHANISMS for seed in (0, 1)}
-    return {key: json.loads((path / "result.json").read_text()) for key, path in paths.items()}
+    return {key: read(path / "result.json") for key, path in paths.items()}
 
 
 @pytest.mark.more
@@ -80,7 +85,7 @@ def test_a_killed_sweep_is_resumed_and_every_run_stands_once(swept):
         lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
         steps = [(line["split"], line["step"]) for line in lines]
         assert len(set(steps)) == len(steps)
-        assert json.loads((path / "config.json").read_text())["seed"] == seed
+        assert read(path / "config.json")["seed"] == seed
         assert (result["attention"], result["steps"]) == (name, 12)
         assert result["peak_memory_of"] == "process"
         assert 2**26 < result["peak_memory_bytes"] < 2**40
@@ -106,13 +111,13 @@ def test_seeds_and_rates_of_one_program_are_the_runs_that_each_alone_would_be(tm
     good = [path for path in theirs if (theirs[path] / "result.json").exists()]
     assert [path for path in ours if (ours[path] / "result.json").exists()] == good
     for path in good:
-        mine, alone = (json.loads((place[path] / "result.json").read_text()) for place in (ours, theirs))
+        mine, alone = (read(place[path] / "result.json") for place in (ours, theirs))
         assert mine.keys() - alone.keys() == {"together"}
         assert mine["best_step"] == alone["best_step"]
         assert mine["best"]["test"]["loss"] == pytest.approx(alone["best"]["test"]["loss"], rel=1e-4)
         names = [{one.name for one in place[path].iterdir()} - {".lock"} for place in (ours, theirs)]
         assert names[0] == names[1]
-        configs = [json.loads((place[path] / "config.json").read_text()) for place in (ours, theirs)]
+        configs = [read(place[path] / "config.json") for place in (ours, theirs)]
         assert configs[0] == configs[1]
         assert evaluate.evaluate(ours[path], "best")[1]["loss"] == pytest.approx(mine["best"]["test"]["loss"], rel=1e-5)
     assert not list((tmp_path / "yes/together").glob("*/"))
@@ -195,12 +200,12 @@ def test_seeds_that_are_trained_together_are_one_run(tmp_path):
 def test_what_was_matched_is_written_and_kept(tmp_path, here, monkeypatch, capsys):
     assert sweep.main(asked(tmp_path / "s", "--print", "--equal=flops", seeds=1)) == 0
     first = capsys.readouterr().out
-    cells = json.loads((tmp_path / "s/sweep.json").read_text())["cells"]
+    cells = read(tmp_path / "s/sweep.json")["cells"]
     assert cells["attention=dot_product"]["chosen"] == {}
     length = cells["attention=efficient"]["chosen"]["train.length"]
     assert f"--config.train.length={length}" in shlex.split(first.splitlines()[1])
     assert abs(cells["attention=efficient"]["flops"] / cells["attention=dot_product"]["flops"] - 1) < 0.05  # 12 steps
-    monkeypatch.setattr(matching, "EQUAL", {"flops": (matching.Request.operations, None)})
+    monkeypatch.setattr(matching.Request, "length", None)
     assert sweep.main(asked(tmp_path / "s", "--print", "--equal=flops", seeds=1)) == 0
     assert capsys.readouterr().out == first
 
@@ -246,22 +251,19 @@ def test_slurm_gets_the_runs_that_are_left(tmp_path, here, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (
-            ["--over=model.patch=2,3"],
-            "attention=dot_product,patch=3: model.patch=3 does not divide images of 8x8 pixels",
-        ),
-        (["--over=model.head=1,2"], "Unknown config field '--config.model.head'. Did you mean '--config.model.heads'?"),
+        (["--over=model.patch=2,3"], "dot_product,patch=3: model.patch=3 does not divide images of 8x8 pixels"),
         (["--over=optimizer.name=adamw,adan"], "'adan'"),
         (["--over=data.mixup=(1,2"], "'(1,2' has no closing )"),
-        (["--over=seed=1,2"], "--over seed cannot be: --seeds decides it"),
         (["--over=model.width=16,32"], "model.width is given twice"),
         (["--equal=parameter"], "Unknown --equal 'parameter'. Did you mean 'parameters'?"),
-        (["--replicas=maybe"], "--replicas is given twice; give it once."),
-        (["--jobs=-1"], "--jobs must be a whole number from 1 on, but it is '-1'."),
-        (["--jobs=many"], "--jobs must be a whole number from 1 on, but it is 'many'."),
         (["--config.train.replicas=2"], "--config.train.replicas cannot be: --replicas decides it."),
-        (["--sedes=3"], "Unknown argument '--sedes'."),
-        (["--config=configs/vit_mnist.py"], "--config is given twice; give it once."),
+        (["--also=model.heads"], "--also model.heads has no value of model.heads"),
+        (["--also=seed=3"], "--also seed cannot be: --seeds decides it"),
+        (["--also=model.attention=efficient"], "is a setting that the sweep has already"),
+        (["--also=model.heads=1", "--equal=flops"], "--also cannot be beside --equal"),
+        (["--tune=optimizer.learning_rate"], "--tune=optimizer.learning_rate must be at least two rising numbers"),
+        (["--tune=optimizer.learning_rat=1e-3,1e-2"], "Did you mean '--config.optimizer.learning_rate'?"),
+        (["--declare=nowhere.json"], "nowhere.json cannot be read (No such file"),
     ],
 )
 def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path, here, capsys, more, message):
@@ -294,16 +296,14 @@ def standing_in(own, path):
 
 
 def tuned(workdir, *more, length="1/4", seeds=2):
-    return asked(
-        workdir, *TUNED, f"--tune-length={length}", *more, over="model.attention=dot_product,super", seeds=seeds
-    )
+    return asked(workdir, *TUNED, f"--tune-length={length}", *more, over=SUPER, seeds=seeds)
 
 
 def test_every_setting_is_tried_alike_and_trained_with_its_best(tmp_path, here, monkeypatch, capsys):
     monkeypatch.setattr(pool, "command", standing_in)
     assert sweep.main(tuned(tmp_path / "s")) == 0
     assert "4 of 4 runs have finished, 0 failed." in capsys.readouterr().out
-    record = json.loads((tmp_path / "s/sweep.json").read_text())
+    record = read(tmp_path / "s/sweep.json")
     cells = record["cells"]
     # 0.1 is best of dot_product, at the grid's end: 0.333 is tried for both, and diverges.
     assert {name: [*cell["tried"]] for name, cell in cells.items()} == {
@@ -331,7 +331,7 @@ def test_a_tuned_sweep_is_resumed_and_extended_with_what_was_chosen(tmp_path, he
     lines = capsys.readouterr().out.splitlines()[-2:]
     assert ["--config.optimizer.learning_rate=0.1" in line for line in lines] == [True, False]
     assert [line.rpartition("/")[2] for line in lines] == ["seed2", "seed2"]
-    assert sweep.main(asked(tmp_path / "s", "--print", over="model.attention=dot_product,super")) == 2
+    assert sweep.main(asked(tmp_path / "s", "--print", over=SUPER)) == 2
     assert "holds another sweep, which differs in tune" in capsys.readouterr().err
 
 
@@ -360,18 +360,18 @@ def test_a_trial_that_fails_for_another_reason_is_not_counted(tmp_path, here, mo
     monkeypatch.setattr(pool, "command", lambda own, path: [sys.executable, "-c", "import sys; sys.exit('no space')"])
     assert sweep.main(tuned(tmp_path / "s")) == 1
     assert "0 of 6 runs have finished, 6 failed." in capsys.readouterr().out
-    assert all("tried" not in cell for cell in json.loads((tmp_path / "s/sweep.json").read_text())["cells"].values())
+    assert all("tried" not in cell for cell in read(tmp_path / "s/sweep.json")["cells"].values())
 
 
 def test_settings_beside_the_grid(tmp_path, here, capsys):
     beside = ("--also=model.attention=super,model.heads=1", "--also", "model.attention=neural(dim=2,hidden=(4,2))")
-    assert sweep.main(asked(tmp_path / "s", "--print", *beside, over="model.attention=dot_product,super", seeds=1)) == 0
+    assert sweep.main(asked(tmp_path / "s", "--print", *beside, over=SUPER, seeds=1)) == 0
     lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
     names = [line[-1].split("/")[-2] for line in lines]
     attentions = ("dot_product", "super", "super,heads=1", "neural-dim=2-hidden=-4-2--")
     assert names == [f"attention={name}" for name in attentions]
     assert {"--config.model.attention=super", "--config.model.heads=1"} < set(lines[2])
-    assert sweep.main(asked(tmp_path / "s", "--print", over="model.attention=dot_product,super", seeds=1)) == 2
+    assert sweep.main(asked(tmp_path / "s", "--print", over=SUPER, seeds=1)) == 2
     assert "differs in --also" in capsys.readouterr().err
 
 
@@ -386,12 +386,10 @@ DECLARED = {
 def test_what_is_declared_is_written_and_does_not_change(tmp_path, here, capsys):
     file = tmp_path / "study.json"
     file.write_text(json.dumps(DECLARED))
-    flags = asked(tmp_path / "s", "--print", f"--declare={file}", over="model.attention=dot_product,super")
+    flags = asked(tmp_path / "s", "--print", f"--declare={file}", over=SUPER)
     assert sweep.main(flags) == 0
-    kept = json.loads((tmp_path / "s/sweep.json").read_text())["declaration"]
-    assert {name: kept[name] for name in ("question", "metric", "margin")} == {
-        k: DECLARED[k] for k in list(DECLARED)[:3]
-    }
+    kept = read(tmp_path / "s/sweep.json")["declaration"]
+    assert kept | DECLARED | {"family": kept["family"]} == kept
     assert kept["family"][0] | DECLARED["family"][0] == kept["family"][0]
     file.write_text(json.dumps(DECLARED | {"margin": 0.01}))
     assert sweep.main(flags) == 2
@@ -399,23 +397,3 @@ def test_what_is_declared_is_written_and_does_not_change(tmp_path, here, capsys)
     file.write_text(json.dumps(DECLARED | {"family": [DECLARED["family"][0] | {"settings": ["attention=supper"]}]}))
     assert sweep.main([*(flag for flag in flags if "workdir" not in flag), f"--workdir={tmp_path / 't'}"]) == 2
     assert "Unknown setting of the comparison 'super' 'attention=supper'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--also=model.heads"], "--also model.heads has no value of model.heads"),
-        (["--also=seed=3"], "--also seed cannot be: --seeds decides it"),
-        (["--also=model.attention=efficient"], "is a setting that the sweep has already"),
-        (["--also=model.heads=1", "--equal=flops"], "--also cannot be beside --equal"),
-        (["--tune=optimizer.learning_rate"], "--tune=optimizer.learning_rate must be at least two rising numbers"),
-        (["--tune=optimizer.learning_rat=1e-3,1e-2"], "Did you mean '--config.optimizer.learning_rate'?"),
-        (["--declare=nowhere.json"], "nowhere.json cannot be read (No such file"),
-    ],
-)
-def test_mistakes_of_what_is_tuned_and_declared(tmp_path, here, capsys, more, message):
-    assert sweep.main([*asked(tmp_path / "s"), *more]) == 2
-    printed = capsys.readouterr()
-    assert message in printed.err
-    assert printed.err.count("\n") == 1
-    assert not (tmp_path / "s").exists()

@@ -20,17 +20,11 @@ from train.data.tokenisers import Tokeniser
 
 @dataclasses.dataclass(frozen=True)
 class Alignment:
-    """The attention weights of one translation.
-
-    Attributes:
-      source: The tokens of the source.
-      target: The tokens of the translation.
-      weights: A row for each target token, `(T, S)`, which sums to 1.
-    """
+    """The attention weights of one translation."""
 
     source: list[str]
     target: list[str]
-    weights: Float[np.ndarray, "T S"]
+    weights: Float[np.ndarray, "T S"]  # a row for each target token, which sums to 1
 
 
 def weights(

@@ -24,17 +24,10 @@ TOGETHER = 32  # images at a time
 
 @dataclasses.dataclass(frozen=True)
 class CaptionWriter:
-    """A trained model of captioning.
-
-    Attributes:
-      config: The config of its run.
-      tokeniser: The tokeniser of the captions.
-      model: The network, unbound.
-      params: Its parameters.
-    """
+    """A trained model of captioning."""
 
     config: Config
-    tokeniser: tokenisers.Tokeniser
+    tokeniser: tokenisers.Tokeniser  # of the captions
     model: nn.Module
     params: dict
 

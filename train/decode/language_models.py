@@ -27,25 +27,15 @@ TOGETHER = 16  # sequences that are scored at once
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModel:
-    """A trained GPT and its tokeniser.
-
-    Attributes:
-      model: The network.
-      params: Its parameters.
-      tokeniser: What makes tokens of text.
-      context: The most tokens of a sequence that it was trained on.
-      end: The token after which a text ends; -1 if it never saw one.
-      first: The token before a text: the end of the text before, in a run with ends of texts, or else the start.
-      published: The folder or the name on the hub that it came from; '' if it has none.
-    """
+    """A trained GPT and its tokeniser."""
 
     model: GPT
     params: dict
     tokeniser: Tokeniser
-    context: int
-    end: int
-    first: int
-    published: str
+    context: int  # the most tokens of a sequence that it was trained on
+    end: int  # the token after which a text ends; -1 if it never saw one
+    first: int  # the token before a text: the end of the text before, in a run with ends of texts, or else the start
+    published: str  # the folder or the name on the hub that it came from; '' if it has none
 
     @classmethod
     def of_run(cls, directory: Path, step: str = "best", replica: int = 0, purpose: str = "") -> "LanguageModel":

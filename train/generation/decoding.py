@@ -34,9 +34,10 @@ def generate(
     end: int = -1,
     watch: Watch | None = None,
 ) -> list[np.ndarray]:
-    """Continues each prompt by a number of tokens, or until `end`.
+    """Continues each prompt by a number of tokens, or until `end`, which is the last id where it was chosen.
 
-    A continuation depends on its prompt and its key, not on the rest of the batch.
+    A continuation depends on its prompt and its key, not on the rest of the batch. A UsageError about a model's fixed
+    length is raised while it is traced, before anything is compiled.
 
     Args:
       model: An unbound model.
@@ -44,17 +45,9 @@ def generate(
       prompts: The ids of each prompt, at least one; lengths may differ.
       tokens: How many tokens to add to each prompt, at least 1.
       sampling: How tokens are chosen.
-      keys: Key of the random draws of each prompt, or one from which they are folded by the prompt's place; greedy
-        decoding ignores it.
+      keys: Key of the draws of each prompt, or one from which they are folded by the prompt's place.
       end: The id after which a sequence is finished; -1 is none.
       watch: Sees all sequences after every 8 tokens, and says which of them are finished before their end.
-
-    Returns:
-      Each prompt with its continuation, int32; `end` is the last id where it was chosen.
-
-    Raises:
-      UsageError: A prompt is empty, or sequences are longer than the model's fixed length; the latter is raised while
-        the model is traced, before anything is compiled.
     """
     lengths = np.array([len(prompt) for prompt in prompts], np.int32)
     if tokens < 1:
@@ -79,24 +72,17 @@ def generate(
 
 
 def folded(key: Key[Array, ""], numbers: Sequence[int]) -> Key[Array, "B"]:
-    """Returns the keys of prompts by their numbers."""
+    """Folds the numbers of prompts into a key."""
     return jax.vmap(jax.random.fold_in, (None, 0))(key, np.asarray(numbers))
 
 
 class Drawn(NamedTuple):
-    """Sequences that are being drawn.
+    """Sequences that are being drawn."""
 
-    Attributes:
-      position: How many tokens each of them has, those of longer prompts apart.
-      sequences: Prompts with what was drawn, `(B, T)`.
-      caches: The model's, of all tokens but the last.
-      stops: The position at which each of them stops, `(B,)`.
-    """
-
-    position: Int[Array, ""]
-    sequences: Int[Array, "B T"]
-    caches: Any
-    stops: Int[Array, "B"]
+    position: Int[Array, ""]  # how many tokens each of them has, those of longer prompts apart
+    sequences: Int[Array, "B T"]  # prompts with what was drawn
+    caches: Any  # of all tokens but the last
+    stops: Int[Array, "B"]  # the position at which each of them stops
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -121,8 +107,7 @@ def _draw(
 ) -> Drawn:
     """Draws until a position, or until all sequences stop.
 
-    Every step reads one token of each sequence and writes the next one, unless the prompt gives it. So no prompt needs
-    padding.
+    Every step reads one token of each and writes the next one, unless the prompt gives it. So none needs padding.
     """
 
     def unfinished(drawn: Drawn) -> Bool[Array, ""]:
@@ -156,9 +141,10 @@ def translate(
     end: int,
     pad: int,
 ) -> tuple[Translations, Int[Array, ""]]:
-    """Returns the translations of sources, and how many steps the longest search took.
+    """Searches the translations of sources; also counts the steps of the longest search.
 
-    It is compiled once for each shape of sources, so pad them to few shapes.
+    It is compiled once for each shape of sources, so pad them to few shapes. It is an error, raised while the model is
+    traced, that sources or targets are longer than its fixed length.
 
     Padding is never chosen, nor is the start token unless it is also the end token. A target depends on its source, on
     the key and, if it is sampled, on its place in the batch; padding and the rest of the batch do not change it.
@@ -177,10 +163,6 @@ def translate(
       start: The id that the model reads first.
       end: The id after which a target is finished.
       pad: The id of padding after the end.
-
-    Raises:
-      UsageError: Sources or targets are longer than the model's fixed length. This is raised while the model is
-        traced, before anything is compiled.
     """
     special = Special(*(jnp.asarray(token, jnp.int32) for token in (start, end, pad)))
     started = model.apply({"params": params}, source, lengths, search.max_length, method="start")

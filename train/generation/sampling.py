@@ -36,13 +36,7 @@ class Sampling(Checked):
     PATH: ClassVar[str] = ""
 
     def penalised(self, logits: Float[Array, "B V"], tokens: Int[Array, "B T"], seen: Bool[Array, "#B T"]) -> jax.Array:
-        """Returns the logits after the penalty of repetition.
-
-        Args:
-          logits: Of the next token of each sequence.
-          tokens: The sequences.
-          seen: Which of their places count.
-        """
+        """Penalises the logits of next tokens that the sequences have already, at the places that count as seen."""
         if self.repetition_penalty == 1:
             return logits
         rows = jnp.arange(len(tokens))[:, None]
@@ -51,7 +45,7 @@ class Sampling(Checked):
         return jnp.where(repeated, logits * factor.astype(logits.dtype), logits)
 
     def filtered(self, logits: Float[Array, "B V"]) -> Float[Array, "B V"]:
-        """Returns the logits of the sampled distribution: −∞ for excluded tokens. The temperature must be above 0."""
+        """Sets the logits of tokens that may not be drawn to −∞, for a temperature above 0."""
         logits = logits.astype(jnp.float32) / self.temperature
         if self.top_k:
             logits = _keep_ranks(logits, jnp.arange(logits.shape[-1])[None, :] < self.top_k)
@@ -78,13 +72,9 @@ def _keep_ranks(logits: Float[Array, "B V"], keep: Bool[Array, "#B V"]) -> Float
 
 
 def highest(logits: Float[Array, "R V"], count: int) -> tuple[Float[Array, "R count"], Int[Array, "R count"]]:
-    """Returns what `jax.lax.top_k` returns, but faster where V is large: it reads only blocks with the highest maxima.
+    """Does what `jax.lax.top_k` does, but faster where V is large: it reads only blocks with the highest maxima.
 
     Each of the first `count` values, ties in order of place, lies in one of the first `count` blocks by maximum.
-
-    Args:
-      logits: R rows of V logits.
-      count: How many values of each row to return; at most V.
     """
     size, width = BLOCK, logits.shape[-1]
     whole = width // size * size

@@ -5,15 +5,15 @@ token; `target` holds the model's caches of the tokens before it.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from attention.errors import UsageError
+from attention.types import Checked, Count, Number
 from train.generation.sampling import Sampling, highest
 
 GREEDY = Sampling(temperature=0)
@@ -21,41 +21,29 @@ Step = Callable[[Int[Array, "B"], Any], tuple[Float[Array, "B V"], Any]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Search:
+class Search(Checked):
     """How a target is searched.
 
     At `max_length` the end is forced. The forced end adds nothing to the log-probability by which it is ranked.
-
-    Attributes:
-      beams: K, the number of sequences of each sentence that are followed at once; 1 chooses each token by `sampling`.
-      length_penalty: p in the rank of an ended sequence, log-probability / length ** p. 0 is no penalty; a value above
-        0 favours long sequences.
-      max_length: The greatest number of tokens, the end included.
-      min_length: The least number of tokens, the end included.
-      sampling: How a single beam chooses; several beams never sample.
     """
 
-    beams: int
-    length_penalty: float
-    max_length: int
-    min_length: int = 1
-    sampling: Sampling = GREEDY
+    beams: Count  # K, the sequences of each sentence that are followed at once; 1 chooses each token by `sampling`
+    length_penalty: Number  # p in the rank, log-probability / length ** p, of what has ended; above 0 favours length
+    max_length: Count  # in tokens, the end included
+    min_length: Count = 1  # likewise
+    sampling: Sampling = GREEDY  # how a single beam chooses; several beams never sample
+
+    PATH: ClassVar[str] = ""
 
     @classmethod
     def configured(cls, data: Any) -> "Search":
-        """Returns the search that a `train.data.pairs.WrittenTextData` asks for."""
+        """Makes the search that a `train.data.pairs.WrittenTextData` asks for."""
         return cls(data.beams, data.length_penalty, data.target_length)
 
     def __post_init__(self):
-        if self.beams < 1:
-            raise UsageError(f"beams must be at least 1 (1 is greedy or sampling), but it is {self.beams}.")
-        if not math.isfinite(self.length_penalty):
-            raise UsageError(f"length_penalty must be a finite number, but it is {self.length_penalty}.")
-        if not 1 <= self.min_length <= self.max_length:
-            raise UsageError(
-                f"max_length must be at least 1 and min_length from 1 to it, but they are {self.max_length} and "
-                f"{self.min_length}."
-            )
+        super().__post_init__()
+        if self.min_length > self.max_length:
+            raise UsageError(f"min_length must be at most max_length={self.max_length}, but it is {self.min_length}.")
         if self.beams > 1 and self.sampling.temperature:
             raise UsageError(
                 f"{self.beams} beams are searched, not drawn; choose beams=1 to sample, or a temperature of 0, "
@@ -79,31 +67,19 @@ class Search:
 
 
 class Special(NamedTuple):
-    """The ids that have a meaning for a search.
+    """The ids that have a meaning for a search."""
 
-    Attributes:
-      start: The id that the model reads first.
-      end: The id after which a target is finished.
-      pad: The id after the end; it may be the same as the start or the end.
-    """
-
-    start: Int[Array, ""]
-    end: Int[Array, ""]
-    pad: Int[Array, ""]
+    start: Int[Array, ""]  # which the model reads first
+    end: Int[Array, ""]  # after which a target is finished
+    pad: Int[Array, ""]  # after the end; it may be the same as the start or the end
 
 
 class Translations(NamedTuple):
-    """The target of each source.
+    """The target of each source."""
 
-    Attributes:
-      tokens: The tokens without the start, with the end, and padding after it.
-      lengths: Number of tokens of each target, the end included.
-      scores: Log-probability of each target.
-    """
-
-    tokens: Int[Array, "B T"]
-    lengths: Int[Array, "B"]
-    scores: Float[Array, "B"]
+    tokens: Int[Array, "B T"]  # without the start, with the end, and padding after it
+    lengths: Int[Array, "B"]  # the end included
+    scores: Float[Array, "B"]  # log-probabilities
 
 
 def one_by_one(
@@ -136,33 +112,22 @@ def one_by_one(
 
 
 class _Beams(NamedTuple):
-    """The state of a beam search between two steps.
+    """The state of a beam search between two steps: K running sequences a sentence, and what has ended."""
 
-    Attributes:
-      position: Number of tokens of each running sequence.
-      last: The last token of each running sequence.
-      target: The model's caches of them, with an axis of beams before that of the batch, as `jax.vmap` needs it.
-      tokens: All tokens of each running sequence.
-      scores: Log-probabilities of the running sequences, highest first; −∞ is none.
-      ranks: Ranks of the K best ended sequences, highest first; −∞ is none.
-      best: The best ended sequence.
-      open: Whether a sentence may still find a better sequence.
-    """
-
-    position: Int[Array, ""]
-    last: Int[Array, "B K"]
-    target: Any
+    position: Int[Array, ""]  # how many tokens each has
+    last: Int[Array, "B K"]  # the last one of each
+    target: Any  # the model's caches, with an axis of beams before that of the batch, as `jax.vmap` needs it
     tokens: Int[Array, "B K T"]
-    scores: Float[Array, "B K"]
-    ranks: Float[Array, "B K"]
-    best: Translations
-    open: Bool[Array, "B"]
+    scores: Float[Array, "B K"]  # log-probabilities, highest first; −∞ is none
+    ranks: Float[Array, "B K"]  # of the K best ended sequences, highest first; −∞ is none
+    best: Translations  # the best ended sequence
+    open: Bool[Array, "B"]  # whether a sentence may still find a better sequence
 
 
 def with_beams(
     step: Step, target: Any, search: Search, special: Special, batch: int
 ) -> tuple[Translations, Int[Array, ""]]:
-    """Returns the best sequence that K beams find, and how many steps that took.
+    """Finds the best sequence with K beams; also counts the steps that took.
 
     This follows `generate(num_beams=K, early_stopping=False)` of Hugging Face's transformers. Each step takes the 2K
     best continuations of a sentence's beams. Those that end, if among the first K, are ranked by log-probability /
@@ -180,7 +145,7 @@ def with_beams(
 
 
 def _start(target: Any, search: Search, special: Special, batch: int) -> _Beams:
-    """Returns beams without tokens; only the first may go on, since all would write the same."""
+    """Makes beams without tokens; only the first may go on, since all would write the same."""
     k, most = search.beams, search.max_length
     none = jnp.full((batch, k), -jnp.inf)
     padding = jnp.full((batch, k, most), special.pad, jnp.int32)
@@ -246,7 +211,7 @@ def _on_beams(step: Step, last: Int[Array, "B K"], target: Any) -> tuple[Float[A
 def _continuations(
     logits: Float[Array, "K B V"], search: Search, special: Special, beams: _Beams
 ) -> tuple[Float[Array, "B C"], Int[Array, "B C"], Int[Array, "B C"]]:
-    """Returns the C = 2K best continuations of a sentence, best first: log-probabilities, beams and tokens."""
+    """Chooses the C = 2K best continuations of a sentence, best first: log-probabilities, beams and tokens."""
     k, batch, size = logits.shape
     count = min(2 * k, size)
     rows = logits.reshape(-1, size)
@@ -258,7 +223,7 @@ def _continuations(
 
 
 def _log_probabilities(logits: Float[Array, "R V"], values: Float[Array, "R M"]) -> Float[Array, "R M"]:
-    """Returns the log-probabilities of some of the logits in the softmax of all."""
+    """Computes the log-probabilities of some of the logits in the softmax of all."""
     return values - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
 
 

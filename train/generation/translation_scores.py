@@ -5,27 +5,20 @@ from collections.abc import Sequence
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
+METRICS = {"bleu": BLEU(), "chrf": CHRF()}
+
 
 def scores(translations: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Returns BLEU and chrF of a corpus, from 0 to 100, and the fraction of translations that equal their reference.
-
-    Args:
-      translations: One for each reference; it may be empty.
-      references: At least one.
-    """
+    """Measures BLEU and chrF of a corpus, from 0 to 100, and which fraction of translations equal their reference."""
     exact = sum(translation == reference for translation, reference in zip(translations, references, strict=True))
-    reference_sets = [list(references)]
-    return {
-        "bleu": BLEU().corpus_score(translations, reference_sets).score,
-        "chrf": CHRF().corpus_score(translations, reference_sets).score,
-        "exact_match": exact / len(references),
-    }
+    measured = {name: metric.corpus_score(translations, [list(references)]).score for name, metric in METRICS.items()}
+    return measured | {"exact_match": exact / len(references)}
 
 
 def by_length(
     translations: Sequence[str], references: Sequence[str], lengths: Sequence[int], groups: Sequence[int]
 ) -> dict[str, float]:
-    """Returns the BLEU of each group of lengths, such as `bleu_to_8`; a group without sentences has none.
+    """Measures the BLEU of each group of lengths, such as `bleu_to_8`; a group without sentences has none.
 
     Args:
       translations: One for each reference.
@@ -39,14 +32,12 @@ def by_length(
         rows = np.flatnonzero(places == place)
         if len(rows):
             written, expected = ([texts[row] for row in rows] for texts in (translations, references))
-            bleu[f"bleu_to_{longest}"] = BLEU().corpus_score(written, [expected]).score
+            bleu[f"bleu_to_{longest}"] = METRICS["bleu"].corpus_score(written, [expected]).score
     return bleu
 
 
 def signatures() -> dict[str, str]:
-    """Returns `sacrebleu`'s signatures, which name the settings of each metric, for one reference a sentence."""
-    texts = {}
-    for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
+    """Names the settings of each metric as `sacrebleu` does, for one reference a sentence."""
+    for metric in METRICS.values():
         metric.corpus_score(["a"], [["a"]])
-        texts[f"{name}_signature"] = str(metric.get_signature())
-    return texts
+    return {f"{name}_signature": str(metric.get_signature()) for name, metric in METRICS.items()}

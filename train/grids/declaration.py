@@ -16,48 +16,29 @@ Settings = Annotated[Sequence[str], filled]
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """One of the family.
+    """One of the family."""
 
-    Attributes:
-      name: In a few words.
-      settings: Folders of the sweep, such as `attention=super,heads=4`: one for each block of a main effect.
-      baselines: What each of them is compared with.
-      claim: What is claimed of the settings: `better`, `worse` or `equal`; '' is nothing.
-      effect: How much is claimed, in the metric's unit; 0 where nobody says.
-    """
-
-    name: str
-    settings: Settings
-    baselines: Settings
-    claim: Annotated[str, Names(CLAIMS), Sentinel("", "nothing")] = ""
-    effect: Number = 0.0
+    name: str  # in a few words
+    settings: Settings  # folders of the sweep, such as `attention=super,heads=4`: one for each block of a main effect
+    baselines: Settings  # what each of them is compared with
+    claim: Annotated[str, Names(CLAIMS), Sentinel("", "nothing")] = ""  # what is claimed of the settings
+    effect: Number = 0.0  # how much is claimed, in the metric's unit; 0 where nobody says
 
 
 @dataclasses.dataclass(frozen=True)
 class Declaration:
-    """What is asked, and by which rule it will be answered.
+    """What is asked, and by which rule it will be answered."""
 
-    Attributes:
-      question: In a sentence.
-      metric: The primary one, on test data at the step that is best on validation data.
-      margin: A difference that does not matter, in the metric's unit: up to it settings are equal.
-      family: The comparisons, for all of which together the level holds.
-      detects: The smallest difference of two settings that is found in 80 % of cases, all corrections made; 0 where no
-        spread is known yet.
-      basis: Where the spread behind that comes from.
-      remarks: What else was decided before, such as sizes and lengths.
-    """
-
-    question: Text
-    metric: Text
-    margin: Positive
-    family: Annotated[Sequence[Comparison], filled]
-    detects: Number = 0.0
-    basis: str = ""
-    remarks: str = ""
+    question: Text  # in a sentence
+    metric: Text  # the primary one, on test data at the step that is best on validation data
+    margin: Positive  # a difference that does not matter, in the metric's unit: up to it settings are equal
+    family: Annotated[Sequence[Comparison], filled]  # for all of it together the level holds
+    detects: Number = 0.0  # the smallest difference found in 80 % of cases, all corrections made; 0 without a spread
+    basis: str = ""  # where the spread behind that comes from
+    remarks: str = ""  # what else was decided before, such as sizes and lengths
 
     def check(self, settings: Collection[str]) -> None:
-        """Raises a UsageError where a comparison is of settings that the sweep does not have."""
+        """Refuses comparisons of settings that the sweep does not have."""
         for comparison in self.family:
             for name in (*comparison.settings, *comparison.baselines):
                 check_known(f"setting of the comparison {comparison.name!r}", name, settings)
@@ -69,7 +50,7 @@ def read(file: Path) -> Declaration:
 
 
 def of(found: Any, place: str) -> Declaration:
-    """Makes a declaration of plain values; raises a UsageError, which names the place, as `read` does."""
+    """Makes a declaration of plain values, which messages call by their place."""
     try:
         declared = build(Declaration, found)
         for index, comparison in enumerate(declared.family):

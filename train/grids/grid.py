@@ -61,27 +61,16 @@ class _Record(TypedDict, total=False):  # what `sweep.json` holds, as far as it 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """What a sweep was asked for; its grid is every combination of `over`.
+    """What a sweep was asked for; its grid is every combination of `over`."""
 
-    Attributes:
-      config: The config file, with or without an argument.
-      overrides: The overrides of all runs, from a leaf to the text of its value.
-      over: From a leaf, or `argument`, to the texts of its values.
-      seeds: The seeds of each run; those of one run are trained together.
-      equal: What is matched with the baseline, which has the first value of the first of `over`; '' is nothing.
-      also: Settings beside the grid, each from a leaf or `argument` to the text of its value.
-      tune: The tuning that precedes the runs, or None.
-      declaration: The questions that were declared before anything was trained, or None.
-    """
-
-    config: str
-    overrides: Mapping[str, str]
-    over: Mapping[str, Sequence[str]]
-    seeds: Sequence[Sequence[int]]
-    equal: str
-    also: Sequence[Mapping[str, str]] = ()
-    tune: Tuning | None = None
-    declaration: Declaration | None = None
+    config: str  # the file, with or without an argument
+    overrides: Mapping[str, str]  # of all runs, from a leaf to the text of its value
+    over: Mapping[str, Sequence[str]]  # from a leaf, or `argument`, to the texts of its values
+    seeds: Sequence[Sequence[int]]  # of each run; those of one run are trained together
+    equal: str  # what is matched with the baseline, which has the first value of the first of `over`; '' is nothing
+    also: Sequence[Mapping[str, str]] = ()  # settings beside the grid, each from a leaf to the text of its value
+    tune: Tuning | None = None  # what precedes the runs
+    declaration: Declaration | None = None  # what was declared before anything was trained
 
     @property
     def cells(self) -> dict[tuple[str, ...], Request]:

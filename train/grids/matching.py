@@ -20,11 +20,12 @@ from attention.types import Multiple
 from models.fields import declared
 from train import loading, tasks
 from train.cli import OVERRIDE
-from train.config import durations, timetable
+from train.config import durations
 from train.config.schema import Config
 from train.mesh import memory
 from train.setup import Setup
 from train.state import count_parameters
+from train.tasks import Task
 
 TOLERANCE = 0.01
 MOST = 64  # replicas of one program
@@ -34,17 +35,11 @@ SHORT = 1e11  # operations of a run that a CPU computes about as fast as it star
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A setting: a config as `loading.resolve` takes it.
+    """A setting: a config as `loading.resolve` takes it."""
 
-    Attributes:
-      name: Its name in messages.
-      spec: The config file, with or without an argument.
-      overrides: From a leaf to the text of its value.
-    """
-
-    name: str
-    spec: str
-    overrides: Mapping[str, str]
+    name: str  # its name in messages
+    spec: str  # the config file, with or without an argument
+    overrides: Mapping[str, str]  # from a leaf to the text of its value
 
     def but(self, changes: Mapping[str, str]) -> "Request":
         """Changes some overrides."""
@@ -72,35 +67,16 @@ class Request:
         except UsageError as error:
             raise UsageError(f"{self.name}: {error}" if self.name else str(error)) from error
 
-    def parameters(self) -> int:
-        """Counts the parameters of the whole model."""
-        return count_parameters(jax.eval_shape(tasks.of(self.config).init_model, jax.random.key(0)))
-
-    def operations(self) -> int:
-        """Counts the operations of all forward and backward passes of the training."""
-        config = self.config
-        task = tasks.of(config)
-        steps = timetable.Timetable.of(config, task.train_examples).total
-        return steps * config.data.batch_size * task.cost().training
-
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """What `prepare` has found.
+    """What `prepare` has found."""
 
-    Attributes:
-      chosen: By name, the overrides that make each setting as large or as costly as its baseline; {} for a baseline.
-      sizes: By name, parameters or operations of each setting with these overrides; 0 where nothing is matched.
-      seed: The seed of the first setting.
-      platform: The platform of the devices, such as `cpu`.
-      together: How many runs that differ in seed or learning rate alone may be trained in one program.
-    """
-
-    chosen: Mapping[str, Mapping[str, str]]
-    sizes: Mapping[str, int]
-    seed: int
-    platform: str
-    together: int
+    chosen: Mapping[str, Mapping[str, str]]  # by name, what makes a setting equal to its baseline; {} of a baseline
+    sizes: Mapping[str, int]  # by name, parameters or operations with these overrides; 0 where nothing is matched
+    seed: int  # of the first setting
+    platform: str  # of the devices, such as `cpu`
+    together: int  # how many runs that differ in seed or learning rate alone may be trained in one program
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -117,22 +93,21 @@ def prepare(requests: Sequence[Request], baselines: Sequence[Request], equal: st
       baselines: The baseline of each, which may be itself.
       equal: An element of `EQUAL`, or '' to match nothing.
       replicas: Whether runs are trained together: `yes`, `no`, or `auto`; see `_together`.
-
-    Raises:
-      UsageError: A config has a mistake, or cannot be matched.
     """
-    setups = [request.setup() for request in requests]
+    setups = {request.name: request.setup() for request in requests}
     chosen: dict[str, Mapping[str, str]] = {request.name: {} for request in requests}
     sizes = dict.fromkeys(chosen, 0)
     if equal:
-        size, match = EQUAL[equal]
-        pairs = zip(requests, baselines, strict=True)
-        chosen |= {request.name: match(request, baseline) for request, baseline in pairs if request != baseline}
-        matched = [request.but(chosen[request.name]) for request in requests]
-        setups = [request.setup() for request in matched]
-        sizes = {request.name: size(request) for request in matched}
-    together = 1 if replicas == "no" else min(_together(setup, replicas == "yes") for setup in setups)
-    return Prepared(chosen, sizes, requests[0].config.seed, jax.default_backend(), together)
+        size = EQUAL[equal]
+        for request, baseline in zip(requests, baselines, strict=True):
+            if request != baseline:
+                ours, wanted = size(setups[request.name]), size(setups[baseline.name])
+                longer = {"train.length": request.length(Fraction(wanted, ours))}
+                chosen[request.name] = longer if equal == "flops" else matched_parameters(request, wanted)
+        setups = {request.name: request.but(chosen[request.name]).setup() for request in requests}
+        sizes = {name: size(setup) for name, setup in setups.items()}
+    together = 1 if replicas == "no" else min(_together(setup, replicas == "yes") for setup in setups.values())
+    return Prepared(chosen, sizes, setups[requests[0].name].config.seed, jax.default_backend(), together)
 
 
 def _together(setup: Setup, asked: bool) -> int:
@@ -148,21 +123,33 @@ def _together(setup: Setup, asked: bool) -> int:
             raise
         return 1
     config, mesh = setup.config, setup.replicas.mesh
-    work = setup.timetable.total * config.data.batch_size * setup.task.cost().training
-    if not asked and jax.default_backend() == "cpu" and work > SHORT:
+    if not asked and jax.default_backend() == "cpu" and operations(setup) > SHORT:
         return 1
     batch = config.data.batch_size * setup.task.sources["train"].example_bytes
     one = STATES * memory.bytes_a_device(setup.replicas.abstract(setup.shapes)) + BATCHES * batch
     return max(1, min(MOST, memory.limit(mesh) // one))
 
 
-def match_parameters(request: Request, baseline: Request) -> dict[str, str]:
-    """Finds a width, and hidden units of the MLP where widths alone are too coarse, for equal totals.
+def parameters(setup: Setup) -> int:
+    """Counts the parameters of the whole model."""
+    return _count(setup.task)
 
-    Raises:
-      UsageError: There is no such width.
-    """
-    total, config, size = baseline.parameters(), request.config, 0
+
+def operations(setup: Setup) -> int:
+    """Counts the operations of all forward and backward passes of the training."""
+    return setup.timetable.total * setup.config.data.batch_size * setup.task.cost().training
+
+
+EQUAL = {"parameters": parameters, "flops": operations}
+
+
+def _count(task: Task) -> int:
+    return count_parameters(jax.eval_shape(task.init_model, jax.random.key(0)))
+
+
+def matched_parameters(request: Request, total: int) -> dict[str, str]:
+    """Finds a width, and hidden units of the MLP where widths alone are too coarse, for so many parameters."""
+    config, size = request.config, 0
     if config.model.pretrained:
         raise UsageError(
             f"--equal=parameters cannot change the width of {request.name}: its weights are published ones."
@@ -176,25 +163,13 @@ def match_parameters(request: Request, baseline: Request) -> dict[str, str]:
         if abs(size / total - 1) <= TOLERANCE:
             return changes
     raise UsageError(
-        f"--equal=parameters finds no size within {TOLERANCE:.0%} of the {total:,} parameters of {baseline.name} for "
+        f"--equal=parameters finds no size within {TOLERANCE:.0%} of the baseline's {total:,} parameters for "
         f"{request.name}: the nearest has {size:,}; give a baseline that is wider, or fewer heads."
     )
 
 
 def _resized(request: Request, field: str, step: int, number: int) -> int:
-    """Counts the parameters at another size."""
-    return request.but({field: str(number * step)}).parameters()
-
-
-def match_operations(request: Request, baseline: Request) -> dict[str, str]:
-    """Finds a length of training that takes as many operations as the baseline's."""
-    return {"train.length": request.length(Fraction(baseline.operations(), request.operations()))}
-
-
-EQUAL = {  # what is counted, and what makes it equal
-    "parameters": (Request.parameters, match_parameters),
-    "flops": (Request.operations, match_operations),
-}
+    return _count(tasks.of(request.but({field: str(number * step)}).config))
 
 
 def nearest(size: Callable[[int], int], wanted: int, start: int) -> int:

@@ -31,15 +31,10 @@ Flags = Sequence[str]
 
 @dataclasses.dataclass(frozen=True)
 class Joint:
-    """Runs of one program.
+    """Runs of one program."""
 
-    Attributes:
-      flags: Of `train.main`.
-      members: Their own work directories, in the order of the replicas.
-    """
-
-    flags: Flags
-    members: tuple[Path, ...]
+    flags: Flags  # of `train.main`.
+    members: tuple[Path, ...]  # their own work directories, in the order of the replicas
 
 
 def joined(todo: Mapping[Path, Flags], most: int, directory: Path) -> dict[Path, Joint]:

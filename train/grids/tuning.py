@@ -38,27 +38,16 @@ Trials = dict[tuple[str, str], dict[Path, list[str]]]  # the flags of runs by th
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """What is tried, as it is declared before anything is trained.
+    """What is tried, as it is declared before anything is trained."""
 
-    Attributes:
-      field: A leaf of the config.
-      values: The grid: texts of rising numbers.
-      length: Of a trial, a fraction of the run's.
-      seeds: How many each value is tried with, from the config's on.
-      metric: What chooses.
-      highest: Whether its highest value is the best, or its lowest.
-      beyond: How many values may be added to the grid.
-      rule: In words.
-    """
-
-    field: str
-    values: Sequence[str]
-    length: str
-    seeds: int
-    metric: str
-    highest: bool
-    beyond: int = BEYOND
-    rule: str = RULE + EXTENDED.format(BEYOND)
+    field: str  # a leaf of the config
+    values: Sequence[str]  # the grid: texts of rising numbers
+    length: str  # of a trial, a fraction of the run's
+    seeds: int  # how many each value is tried with, from the config's on
+    metric: str  # what chooses
+    highest: bool  # whether its highest value is the best, or its lowest
+    beyond: int = BEYOND  # how many values may be added to the grid
+    rule: str = RULE + EXTENDED.format(BEYOND)  # in words
 
     def grid(self, tried: Tried) -> list[str]:
         """Lists the values to try, those beyond the declared ends included, as far as what was tried says."""

@@ -10,8 +10,12 @@ from tests.models.test_gpt import build
 from tests.sizes import once
 from train.generation.decoding import Sampling, generate
 
-GREEDY = Sampling(temperature=0)
+GREEDY, KEY = Sampling(temperature=0), jax.random.key(0)
 PROMPTS = [np.array([3, 1, 4, 1, 5]), np.array([9, 2]), np.array([6, 5, 3])]
+
+
+def written(model, params, tokens, sampling=GREEDY, key=KEY, prompts=PROMPTS, **options):
+    return [row.tolist() for row in generate(model, params["params"], prompts, tokens, sampling, key, **options)]
 
 
 def again_and_again(model, params, tokens, penalty=1.0):
@@ -38,67 +42,59 @@ def again_and_again(model, params, tokens, penalty=1.0):
 )
 def test_greedy_is_the_argmax_of_whole_forward_passes(attention):
     model, params = build(attention=attention, depth=1 + ("|" in attention))
-    got = generate(model, params["params"], PROMPTS, 4, GREEDY, jax.random.key(0))
-    assert [row.tolist() for row in got] == again_and_again(model, params, 4)
+    assert written(model, params, 4, GREEDY) == again_and_again(model, params, 4)
 
 
 @pytest.mark.more
 @pytest.mark.parametrize("positions", once(["sinusoidal", "rotary", "none"], ["rotary"]))
 def test_greedy_is_the_argmax_whatever_the_positions(positions):
     model, params = build(positions=positions)
-    got = generate(model, params["params"], PROMPTS, 4, GREEDY, jax.random.key(0))
-    assert [row.tolist() for row in got] == again_and_again(model, params, 4)
+    assert written(model, params, 4, GREEDY) == again_and_again(model, params, 4)
 
 
 @pytest.mark.more
 def test_a_continuation_depends_on_its_own_prompt_place_and_key():
     model, params = build()
 
-    def sample(prompts, seed):
-        return [x.tolist() for x in generate(model, params["params"], prompts, 6, Sampling(), jax.random.key(seed))]
+    def sample(prompts=PROMPTS, key=KEY):
+        return written(model, params, 6, Sampling(), key, prompts)
 
-    together = sample(PROMPTS, 0)
-    assert sample(PROMPTS, 0) == together
-    assert sample(PROMPTS[:1], 0) == together[:1]
-    assert sample(PROMPTS, 1) != together
-    twice = sample([PROMPTS[0]] * 2, 0)
-    assert twice[0] != twice[1]
+    together = sample()
+    assert sample() == together
+    assert sample(PROMPTS[:1]) == together[:1]
+    assert sample(key=jax.random.key(1)) != together
+    assert len(set(map(tuple, sample([PROMPTS[0]] * 2)))) == 2
 
 
 def test_sequences_stop_after_the_end():
     model, params = build()
-    whole = generate(model, params["params"], PROMPTS, 6, GREEDY, jax.random.key(0))
-    end = int(whole[0][len(PROMPTS[0]) + 2])
-    for prompt, row, free in zip(
-        PROMPTS, generate(model, params["params"], PROMPTS, 6, GREEDY, jax.random.key(0), end), whole, strict=True
-    ):
-        new = free[len(prompt) :].tolist()
-        stop = len(prompt) + (new.index(end) + 1 if end in new else 6)
-        assert row.tolist() == free[:stop].tolist()
+    whole = written(model, params, 6)
+    end = whole[0][len(PROMPTS[0]) + 2]
+    for prompt, row, free in zip(PROMPTS, written(model, params, 6, end=end), whole, strict=True):
+        new = free[len(prompt) :]
+        assert row == free[: len(prompt) + (new.index(end) + 1 if end in new else 6)]
 
 
 @pytest.mark.more
 def test_a_watch_sees_all_tokens_as_they_come_and_may_end_a_sequence():
     model, params = build(positions="rotary", attention="linear")
-    whole = generate(model, params["params"], PROMPTS, 20, Sampling(), jax.random.key(0))
+    whole = written(model, params, 20, Sampling())
     seen = []
 
     def watch(rows):
         seen.append(rows)
         return [False, len(rows[1]) >= 9, False]
 
-    watched = generate(model, params["params"], PROMPTS, 20, Sampling(), jax.random.key(0), watch=watch)
-    assert [row.tolist() for row in watched] == [whole[0].tolist(), whole[1][:10].tolist(), whole[2].tolist()]
+    assert written(model, params, 20, Sampling(), watch=watch) == [whole[0], whole[1][:10], whole[2]]
     assert [max(map(len, rows)) for rows in seen] == [10, 18, 25]
-    assert all(row.tolist() == end.tolist()[: len(row)] for rows in seen for row, end in zip(rows, whole, strict=True))
+    assert all(row.tolist() == end[: len(row)] for rows in seen for row, end in zip(rows, whole, strict=True))
 
 
 def test_the_penalty_of_repetition_counts_prompts_and_what_was_drawn():
     model, params = build()
     sampling = Sampling(temperature=0, repetition_penalty=1.8)
-    got = generate(model, params["params"], PROMPTS, 6, sampling, jax.random.key(0))
-    assert [row.tolist() for row in got] == again_and_again(model, params, 6, penalty=1.8)
-    assert [row.tolist() for row in got] != again_and_again(model, params, 6)
+    got = written(model, params, 6, sampling)
+    assert got == again_and_again(model, params, 6, penalty=1.8) != again_and_again(model, params, 6)
 
 
 @pytest.mark.parametrize(
@@ -112,17 +108,16 @@ def test_the_penalty_of_repetition_counts_prompts_and_what_was_drawn():
 def test_what_has_a_fixed_length_is_not_exceeded(changes, message):
     model, params = build(**changes)
     with pytest.raises(UsageError, match=message):
-        generate(model, params["params"], PROMPTS, 8, GREEDY, jax.random.key(0))
+        written(model, params, 8)
 
 
 def test_what_has_no_fixed_length_goes_on():
     model, params = build(positions="rotary", attention="linear")
-    rows = generate(model, params["params"], PROMPTS, 20, GREEDY, jax.random.key(0))
-    assert [len(row) for row in rows] == [25, 22, 23]
+    assert [*map(len, written(model, params, 20))] == [25, 22, 23]
 
 
 @pytest.mark.parametrize(("prompts", "tokens"), [([], 3), ([np.array([], int)], 3), (PROMPTS, 0)])
 def test_nothing_to_continue_is_refused(prompts, tokens):
     model, params = build()
     with pytest.raises(UsageError, match=r"at least one token|At least one token"):
-        generate(model, params["params"], prompts, tokens, GREEDY, jax.random.key(0))
+        written(model, params, tokens, prompts=prompts)

@@ -20,6 +20,7 @@ from train.grids.grid import Sweep
         ("'a','b'", ["a", "b"]),
         ("'a'|'b'", ["'a'|'b'"]),
         ("10 epochs, 20 epochs", ["10 epochs", "20 epochs"]),
+        ("'a,b)', (')',2)", ["a,b)", "(')',2)"]),
     ],
 )
 def test_commas_in_brackets_and_quotes_do_not_split(text, values):
@@ -29,7 +30,6 @@ def test_commas_in_brackets_and_quotes_do_not_split(text, values):
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["model.attention"], "--over model.attention has no values; write --over model.attention=VALUE,VALUE"),
         (["model.attention="], "--over model.attention= has no values; write --over model.attention=VALUE,VALUE"),
         (["model.heads=1,,2"], "'1,,2' has an empty value; write '' for one that is meant"),
         (["model.attention=neural(dim=2"], r"'neural\(dim=2' has no closing \)"),
@@ -45,7 +45,6 @@ def test_commas_in_brackets_and_quotes_do_not_split(text, values):
         (["model.heads=1", "model.heads=2"], "model.heads is given twice"),
         (["model.depth=1,2"], "model.depth is given twice; give it once, as --over or as --config.model.depth"),
         (["seed=1,2"], "--over seed cannot be: --seeds decides it"),
-        (["train.replicas=1,2"], "--over train.replicas cannot be: --replicas decides it"),
         (["model.width=8,16"], "--over model.width cannot be: --equal=parameters decides it"),
         ([], "--equal=parameters needs an --over, whose first value is what the others are matched with"),
     ],

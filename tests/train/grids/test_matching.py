@@ -107,8 +107,8 @@ def test_seeds_are_trained_apart_where_they_cannot_be_together(monkeypatch):
 
 @pytest.mark.more
 def test_what_was_chosen_is_checked_too(monkeypatch):
-    checked = []
-    monkeypatch.setattr(Request, "setup", checked.append)
+    checked, setup = [], Request.setup
+    monkeypatch.setattr(Request, "setup", lambda request: checked.append(request) or setup(request))
     found = matching.prepare(*pair("super"), "parameters", "no")
     assert checked[-1] == request("super").but(found.chosen["super"])
 
@@ -121,11 +121,11 @@ def test_a_model_without_mlps_gets_none():
 @pytest.mark.more
 def test_hidden_units_stay_divisible_over_the_mesh():
     split = request("super", **{"mesh.tensor": "2", "model.mlp": "66"})
-    chosen = matching.match_parameters(split, request("dot_product"))
+    chosen = matching.matched_parameters(split, matching.parameters(request("dot_product").setup()))
     assert int(chosen["model.mlp"]) % 2 == 0
 
 
 def test_published_weights_cannot_be_widened():
     wide = Request("mlp_roberta", "configs/mlm_wikitext103.py", {})
     with pytest.raises(UsageError, match="cannot change the width of mlp_roberta: its weights are published ones"):
-        matching.match_parameters(wide, request("super"))
+        matching.matched_parameters(wide, 10**6)
