@@ -29,7 +29,7 @@ def evaluate(
     overrides: Mapping[str, str] | None = None,
     replica: int = 0,
 ) -> tuple[int, dict[str, float]]:
-    """Measures one checkpoint on one split.
+    """Measures one checkpoint on one split, and gives its step and metrics.
 
     Args:
       directory: The work directory of a run.
@@ -37,9 +37,6 @@ def evaluate(
       split: `train`, `validation` or `test`.
       overrides: Fields of the config that may differ from the run's, such as `mesh.data` or `data.data_dir`.
       replica: The number of the replica, where the run has several.
-
-    Returns:
-      The step and its metrics.
     """
     with processes.together():
         config = loading.validate(_config(directory, overrides or {}))

@@ -230,17 +230,10 @@ def _submit(commands: Sequence[Sequence[str]], directory: Path, options: str) ->
 
 
 def run(flags: argparse.Namespace, ended: Ended = lambda path: None) -> int:
-    """Plans the sweep, then trains, prints or submits the runs that are left.
+    """Plans the sweep, then trains, prints or submits the runs that are left; `ended` is called with each that ended.
 
-    Args:
-      flags: Of the command.
-      ended: Called with the work directory of every run or trial when it has ended.
-
-    Returns:
-      The exit code: 0 done or saved, 1 a run failed. Ctrl-C is heard while runs train.
-
-    Raises:
-      UsageError: the arguments have a mistake; nothing has been trained by then.
+    The exit code is 0 for done or saved, 1 where a run failed. Ctrl-C is heard while runs train. Mistakes in the
+    arguments are found before anything is trained.
     """
     if "train.replicas" in flags.overrides:
         raise UsageError("--config.train.replicas cannot be: --replicas decides it.")

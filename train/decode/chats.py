@@ -24,13 +24,10 @@ def conversation(source: str, turns: Sequence[TURN]) -> tuple[str, str]:
     """
     settings = read_json(hugging_face.find(source, CONFIG), "give another model")
     special = {name: _text(settings[name]) for name in ("bos_token", "eos_token") if settings.get(name)}
-    jinja2 = _jinja2()
+    template, jinja2 = _template(source, settings), _jinja2()
     try:
-        text = (
-            _environment(jinja2)
-            .from_string(_template(source, settings))
-            .render(messages=list(turns), add_generation_prompt=True, **special)
-        )
+        made = _environment(jinja2).from_string(template)
+        text = made.render(messages=list(turns), add_generation_prompt=True, **special)
     except (jinja2.TemplateError, TypeError, ValueError) as error:
         raise UsageError(f"The chat template of {source} cannot write this conversation: {error}.") from error
     return text, special.get("eos_token", "")

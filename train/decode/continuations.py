@@ -8,6 +8,7 @@ import numpy as np
 
 from attention.errors import UsageError
 from train.data.tokenisers import Tokeniser
+from train.data.tokenisers.base import Ids
 from train.decode import chats, trained
 from train.decode.language_models import LanguageModel
 from train.generation.decoding import WATCHED, Sampling, folded, generate
@@ -75,12 +76,7 @@ class Texts:
     """
 
     def __init__(
-        self,
-        tokeniser: Tokeniser,
-        prompts: list[np.ndarray],
-        stop: Sequence[str],
-        show: Show = unseen,
-        answers: bool = False,
+        self, tokeniser: Tokeniser, prompts: list[Ids], stop: Sequence[str], show: Show = unseen, answers: bool = False
     ):
         texts = [tokeniser.decode(prompt) for prompt in prompts]
         self._starts = [len(text) for text in texts]
@@ -126,8 +122,8 @@ def _encoded(prompts: Sequence[str], tokeniser: Tokeniser, context: int, marked:
         if not len(ids):
             raise UsageError(f"The prompt {prompt!r} has no token; say what is to be continued.")
         if len(ids) > context:
-            raise UsageError(
-                f"The prompt {prompt[:30]!r}... has {len(ids)} tokens, but the model was trained on {context} at a "
-                "time; shorten it."
+            said = (
+                f"The prompt {prompt[:30]!r}... has {len(ids)} tokens, but the model was trained on {context} at a time"
             )
+            raise UsageError(f"{said}; shorten it.")
     return encoded

@@ -82,15 +82,12 @@ def load_params(
 
     Args:
       directory: The run's work directory.
-      step: `best` (needs a finished run), `last` or a step that has a checkpoint.
+      step: `best` (needs a finished run), `last` or a step that has a checkpoint; its number is given too.
       config: The run's config.
       init: Initialises such parameters from a key.
       vocabularies: From the name of an embedding to the tokeniser's file and size, which must be the embedding's.
       replica: Index of the replica, from 0.
       mesh: The devices that hold them; without it the first one does.
-
-    Returns:
-      The step, and its parameters.
     """
     replicas = Replicas.of(config, mesh or sharding.make_mesh(schema.MeshConfig(1, 1, 1), jax.local_devices()[:1]))
     if replica not in range(len(replicas)):

@@ -61,10 +61,8 @@ def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Ended) -> dict
     Args:
       todo: From a work directory to the command of its run; see `command`.
       jobs: The number of processes at a time; see `shares`.
-      ended: Called as soon as a run has ended.
-
-    Returns:
-      The outcome of each run: finished, failed, diverged, or stopped, which can be continued.
+      ended: Called as soon as a run has ended, with its outcome: finished, failed, diverged, or stopped, which can be
+        continued.
     """
     pool = _Pool(todo, jobs, ended)
     with cli.signals_handled(pool.hear):

@@ -49,14 +49,11 @@ def test_a_choice_at_an_end_adds_a_value_there_for_all_settings():
     assert rates().grid({"a": lower, "b": upper}) == ["1e-05", "1e-4", "1e-3", "1e-2", "0.1"]
 
 
-def test_two_values_at_most_are_added():
+def test_two_values_at_most_are_added_and_none_where_the_grid_is_kept_to():
     further = scored(0.1, 0.2, 0.3)
     assert rates().grid({"a": further | {"0.1": [0.4]}})[3:] == ["0.1", "1"]
     assert rates().grid({"a": further | {"0.1": [0.4], "1": [0.5]}})[3:] == ["0.1", "1"]
-
-
-def test_none_is_added_where_the_grid_is_kept_to():
-    assert rates(0).grid({"a": scored(0.1, 0.2, 0.3)}) == ["1e-4", "1e-3", "1e-2"]
+    assert rates(0).grid({"a": further}) == ["1e-4", "1e-3", "1e-2"]
     assert "at an end" not in rates(0).rule
     assert rates(1).rule.endswith("for all settings, 1 at most.")
 
