@@ -122,8 +122,6 @@ def _encoded(prompts: Sequence[str], tokeniser: Tokeniser, context: int, marked:
         if not len(ids):
             raise UsageError(f"The prompt {prompt!r} has no token; say what is to be continued.")
         if len(ids) > context:
-            said = (
-                f"The prompt {prompt[:30]!r}... has {len(ids)} tokens, but the model was trained on {context} at a time"
-            )
-            raise UsageError(f"{said}; shorten it.")
+            long = f"The prompt {prompt[:30]!r}... has {len(ids)} tokens"
+            raise UsageError(f"{long}, but the model was trained on {context} at a time; shorten it.")
     return encoded

@@ -63,12 +63,12 @@ class Tuning:
     def best(self, scores: Mapping[str, Scores]) -> str:
         """Chooses a value by the mean over its seeds; one with which a seed diverged comes last."""
 
-        def mean(value: str) -> float:
-            if None in scores[value]:
+        def mean(seeds: Scores) -> float:
+            if None in seeds:
                 return -math.inf
-            return sum(scores[value]) / len(scores[value]) * (1 if self.highest else -1)
+            return sum(seeds) / len(seeds) * (1 if self.highest else -1)
 
-        return max(scores, key=mean)
+        return max(scores, key=lambda value: mean(scores[value]))
 
     def trials(self, requests: Iterable[Request], tried: Tried, seed: int, directory: Path) -> Trials:
         """Plans the trials of settings, from a first seed on, that were not made yet."""

@@ -75,16 +75,17 @@ def test_the_time_that_is_left_follows_from_the_runs_that_have_finished(tmp_path
 
 def started(tmp_path, command):
     """Another process that has started a run of `tmp_path / 'run'`."""
+    run = tmp_path / "run"
     code = f"""
         import pathlib
         from train.grids import pool
-        pool.run_all({{pathlib.Path({str(tmp_path / "run")!r}): {command!r}}}, 1, lambda *told: print(told[1]))
+        pool.run_all({{pathlib.Path({str(run)!r}): {command!r}}}, 1, lambda *told: print(told[1]))
     """
     other = subprocess.Popen(script(code), cwd=ROOT, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not (tmp_path / "run").exists() and time.monotonic() < deadline:
+    while not run.exists():
+        assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert (tmp_path / "run").exists()
     return other
 
 
