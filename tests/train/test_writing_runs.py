@@ -128,7 +128,7 @@ def test_what_is_recorded(name, run_of):
 
 
 @pytest.mark.more
-@runs("gpt_pydoc", "mlm_pydoc", "translate_dates", "seq2seq_dates")
+@runs(*CONFIGS)
 def test_eight_devices_measure_the_same(name, run_of, run_python):
     flags = ["--workdir", str(run_of(name)), "--config.mesh.fsdp=2", "--config.mesh.tensor=2"]
     printed = run_python("-m", "train.evaluate", *flags, devices=8).stdout
