@@ -16,7 +16,7 @@ ORDER = ("attention", "models", "train", "analysis", "studies", "benchmarks", "d
 # The floors of train/, from the top: each imports what is below it, and of its own floor nothing but its own room.
 FLOORS = (
     {"launch"},
-    {"main", "sweep", "evaluate", "generate", "translate", "score", "mechanisms"},
+    {"main", "sweep", "evaluate", "generate", "translate", "score", "trials", "mechanisms"},
     {"grids", "decode", "dry_run"},
     {"loop"},
     {"start"},

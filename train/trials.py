@@ -11,13 +11,15 @@ command continues what was stopped. `docs/trials.md` says what the trials are.
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from attention.errors import UsageError, check_known
+from models.fields import LAYERS
+from models.mechanisms import resolve
 from train import cli
-from train.grids import cells, matching, running
-from train.grids.cells import Cell, Table
+from train.grids import cells, matching, pool, running
+from train.grids.cells import Cell, TrialTable
 
 FIRST = ("stacked", "parity", "selective")  # what a first table takes, in minutes on two cores
 RATES = "1e-3,3e-3,1e-2"
@@ -25,7 +27,7 @@ SEVERAL = {"action": "append", "default": []}
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Asked:
     """The cells of a table, and how they are made."""
 
     cells: Sequence[Cell]
@@ -35,28 +37,32 @@ class Plan:
     directory: Path
 
     @classmethod
-    def of(cls, flags: argparse.Namespace) -> "Plan":
+    def of(cls, flags: argparse.Namespace) -> "Asked":
         """Reads which cells the flags ask for; raises a UsageError where they have a mistake."""
         if not flags.specs:
             raise UsageError('Which mechanisms are tried? Name some, such as delta or "neural(dim=2)".')
         if flags.workdir is None:
             raise UsageError("Where do the runs go? Give a --workdir, such as runs/trials.")
         trials = flags.only or (cells.known() if flags.all else FIRST)
+        for spec in flags.specs:
+            resolve(spec, LAYERS)  # a slip of the pen; what a trial's frame cannot have is the cell's reason
         for trial in trials:
             check_known("trial", trial, cells.known())
         rates = flags.rates.split(",")
         cells.check_rates(rates)
-        made = [Cell(trial, spec, flags.workdir) for spec in dict.fromkeys(flags.specs) for trial in dict.fromkeys(trials)]
+        made = [
+            Cell(trial, spec, flags.workdir) for spec in dict.fromkeys(flags.specs) for trial in dict.fromkeys(trials)
+        ]
         return cls(made, rates, flags.seeds, flags.tuning_seeds, flags.workdir)
 
-    def table(self, reasons: Sequence[str]) -> Table:
+    def table(self, reasons: Sequence[str]) -> TrialTable:
         """Makes the table of what has finished."""
         rows = []
         for cell, reason in zip(self.cells, reasons, strict=True):
             tried = cell.tried(self.rates, self.tuning_seeds)
             whole = all(len(scores) == self.tuning_seeds for scores in tried.values()) and not reason
             rows.append(cell.row(tried if whole else {}, self.seeds, reason))
-        return Table.of(rows)
+        return TrialTable.of(rows)
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -66,28 +72,28 @@ def run(flags: argparse.Namespace) -> int:
       The exit code: 0 done or saved, 1 a run failed.
     """
     if flags.merge:
-        table = Table.merged([Table.read(path) for path in flags.merge])
+        table = TrialTable.merged([TrialTable.read(path) for path in flags.merge])
         table.write(flags.out or Path(cells.TABLE))
         print(table.text())
         return cli.DONE
-    plan = Plan.of(flags)
+    plan = Asked.of(flags)
     print(f"Checking {len(plan.cells)} cells", flush=True)
     examined = matching.apart(matching.examined, [cell.request for cell in plan.cells])
     possible = [cell for cell, reason in zip(plan.cells, examined.reasons, strict=True) if not reason]
     jobs = flags.jobs or (0 if examined.platform == "cpu" else 1)
 
-    def train(todo: running.Runs) -> dict[Path, str]:
-        return running.run_all(todo, jobs, examined.together, plan.directory, lambda path: None) if todo else {}
+    def train(todo: Iterable[running.Runs]) -> dict[Path, str]:
+        runs = {path: run_flags for part in todo for path, run_flags in part.items()}
+        return running.run_all(runs, jobs, examined.together, plan.directory, lambda path: None) if runs else {}
 
-    tuned = train({p: f for cell in possible for p, f in cell.tuning(plan.rates, plan.tuning_seeds).items()})
-    outcomes = dict(tuned)
-    if running.STOPPED not in tuned.values():
-        ready = {cell: cell.tried(plan.rates, plan.tuning_seeds) for cell in possible}
-        outcomes |= train({p: f for cell, of in ready.items() for p, f in cell.tested(cells.best(of), plan.seeds).items()})
+    outcomes = train(cell.tuning(plan.rates, plan.tuning_seeds) for cell in possible)
+    if pool.STOPPED not in outcomes.values():
+        rates = {cell: cells.best(cell.tried(plan.rates, plan.tuning_seeds)) for cell in possible}
+        outcomes |= train(cell.tested(rate, plan.seeds) for cell, rate in rates.items())
     table = plan.table(examined.reasons)
     table.write(plan.directory / cells.TABLE)
     print(table.text())
-    return running.sum_up(outcomes, plan.directory, f"The table is {plan.directory / cells.TABLE}.") if outcomes else cli.DONE
+    return running.sum_up(outcomes, f"The table is in {plan.directory / cells.TABLE}.")
 
 
 main = cli.program(

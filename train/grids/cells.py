@@ -111,32 +111,36 @@ def check_rates(rates: Sequence[str]) -> None:
     except ValueError:
         good = False
     if not good:
-        raise UsageError(f"--rates must be different numbers above 0, such as 1e-3,3e-3, but it is {','.join(rates)!r}.")
+        raise UsageError(
+            f"--rates must be different numbers above 0, such as 1e-3,3e-3, but it is {','.join(rates)!r}."
+        )
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class TrialTable:
     """The cells of one or several calls, as `trials.json` holds them."""
 
     rows: list[dict[str, Any]]
     made: list[dict[str, Any]]  # versions, devices and revision of each call
 
     @classmethod
-    def of(cls, rows: list[dict[str, Any]]) -> "Table":
+    def of(cls, rows: list[dict[str, Any]]) -> "TrialTable":
         """Makes the table of this call."""
         return cls(rows, [environment()])
 
     @classmethod
-    def read(cls, path: Path) -> "Table":
+    def read(cls, path: Path) -> "TrialTable":
         """Reads a table; raises a UsageError where the file holds none."""
         table = build(cls, read_json(path, "give a table that train.trials wrote"), str(path))
         for row in table.rows:
-            if not {"trial", "spec"} <= row.keys() or not ("reason" in row or {"accuracy", "settings", "rate"} <= row.keys()):
+            if not {"trial", "spec"} <= row.keys() or not (
+                "reason" in row or {"accuracy", "settings", "rate"} <= row.keys()
+            ):
                 raise UsageError(f"{path} is no table of trials: a row has only {', '.join(row) or 'nothing'}.")
         return table
 
     @classmethod
-    def merged(cls, tables: Sequence["Table"]) -> "Table":
+    def merged(cls, tables: Sequence["TrialTable"]) -> "TrialTable":
         """Joins tables; raises a UsageError where the cells of a trial were made otherwise, or a cell stands twice."""
         rows: dict[tuple[str, str], dict[str, Any]] = {}
         first: dict[str, dict[str, Any]] = {}
@@ -169,7 +173,9 @@ class Table:
         chance = {row["trial"]: f"{row['chance']:.2f}" for row in self.rows if "chance" in row}
         lines = [("", trials), *((spec, [cells.get((spec, trial), "") for trial in trials]) for spec in specs)]
         lines.append(("chance", [chance.get(trial, "") for trial in trials]))
-        text = "\n".join(f"{name:<{width}}  " + "".join(f"{cell:<{WIDTH}}" for cell in of).rstrip() for name, of in lines)
+        text = "\n".join(
+            f"{name:<{width}}  " + "".join(f"{cell:<{WIDTH}}" for cell in of).rstrip() for name, of in lines
+        )
         reasons = {f"{row['spec']}, {row['trial']}: {row['reason']}": None for row in self.rows if "reason" in row}
         versions = {tuple(sorted(call["versions"].items())) for call in self.made}
         notes = [*reasons, *(["The calls had different versions of packages."] if len(versions) > 1 else [])]

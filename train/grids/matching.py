@@ -85,6 +85,27 @@ def apart(function: Callable[..., Any], *arguments: Any) -> Any:
         return pool.submit(function, *arguments).result()
 
 
+@dataclasses.dataclass(frozen=True)
+class Examined:
+    """What `examined` has found."""
+
+    reasons: Sequence[str]  # why each setting cannot be trained; '' where it can
+    platform: str  # of the devices
+    together: int  # how many runs that differ in seed or learning rate alone may be trained in one program
+
+
+def examined(requests: Sequence[Request]) -> Examined:
+    """Checks every setting as a run does; those that cannot be trained have a reason in place of an error."""
+    reasons, together = [], MOST
+    for request in requests:
+        try:
+            together = min(together, _together(request.setup(), asked=False))
+            reasons.append("")
+        except UsageError as error:
+            reasons.append(str(error).removeprefix(f"{request.name}: "))
+    return Examined(reasons, jax.default_backend(), together)
+
+
 def prepare(requests: Sequence[Request], baselines: Sequence[Request], equal: str, replicas: str) -> Prepared:
     """Checks every setting as a run does, and matches those that are not baselines.
 

@@ -28,6 +28,7 @@ PROGRAMS = {
     "generate": "train.generate",
     "translate": "train.translate",
     "score": "train.score",
+    "trials": "train.trials",
     "pictures": "analysis.pictures",
     "explore": "analysis.explore",
     "archive": "analysis.archive",

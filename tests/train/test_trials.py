@@ -1,0 +1,149 @@
+"""A table of trials: its cells, what cannot be tried, and tables that are joined."""
+
+import copy
+import json
+
+import pytest
+
+from attention import UsageError
+from train import trials
+from train.grids import cells
+from train.grids.cells import Cell, TrialTable
+
+SETTINGS = {"data": {"source": "recall"}, "model": {"attention": "delta", "width": 64}, "train": {"length": "9 steps"}}
+ROW = {
+    "trial": "recall",
+    "spec": "delta",
+    "settings": SETTINGS,
+    "tried": {"1e-3": [0.5, 0.6], "3e-3": [0.9, 0.8]},
+    "rate": "3e-3",
+    "seeds": [0, 1, 2],
+    "accuracy": [1.0, 0.995, 0.5],
+    "chance": 0.125,
+}
+CALL = {"versions": {"jax": "0.10"}, "devices": "1 cpu"}
+
+
+def written(tmp_path, name, *rows, **call):
+    path = tmp_path / f"{name}.json"
+    TrialTable(list(rows), [CALL | call]).write(path)
+    return path
+
+
+def other(**changes):
+    row = copy.deepcopy(ROW) | {"spec": "linear"}
+    row["settings"]["model"]["attention"] = "linear"
+    for path, value in changes.items():
+        section, _, field = path.partition("__")
+        row["settings"][section][field] = value
+    return row
+
+
+@pytest.mark.parametrize(
+    ("tried", "chosen"),
+    [
+        ({"1e-3": [0.5, 0.6], "3e-3": [0.9, 0.8]}, "3e-3"),
+        ({"1e-3": [0.5, 0.6], "3e-3": [1.0, None]}, "1e-3"),
+        ({"3e-3": [1.0, 1.0], "1e-3": [1.0, 1.0]}, "1e-3"),
+    ],
+)
+def test_the_best_mean_is_chosen_without_divergence_and_of_equal_ones_the_lowest(tried, chosen):
+    assert cells.best(tried) == chosen
+
+
+def test_rates_are_chosen_on_seeds_that_are_not_tested(tmp_path):
+    cell = Cell("recall", "delta", tmp_path)
+    tuning, tested = (
+        {flag for flags in runs.values() for flag in flags if "seed=" in flag}
+        for runs in (cell.tuning(["1e-3", "3e-3"], 2), cell.tested("1e-3", 5))
+    )
+    assert len(tuning) == 2
+    assert len(tested) == 5
+    assert not tuning & tested
+
+
+def test_a_table_shows_means_seeds_that_solved_chance_and_reasons(tmp_path):
+    row = {"trial": "recall", "spec": "super", "reason": "it is not causal"}
+    lines = TrialTable([ROW, row], [CALL]).text().splitlines()
+    assert lines[0].split() == ["recall"]
+    assert lines[1].split() == ["delta", "0.83", "2/3"]
+    assert lines[2].split() == ["super", "-"]
+    assert lines[3].split() == ["chance", "0.12"]
+    assert lines[-1] == "super, recall: it is not causal"
+
+
+def test_tables_are_joined_and_other_versions_are_remarked(tmp_path, capsys):
+    a, b = written(tmp_path, "a", ROW), written(tmp_path, "b", other(), versions={"jax": "0.11"})
+    assert trials.main([f"--merge={a}", f"--merge={b}", f"--out={tmp_path / 'c.json'}"]) == 0
+    printed = capsys.readouterr().out
+    assert "delta" in printed
+    assert "linear" in printed
+    assert "The calls had different versions of packages." in printed
+    assert [row["spec"] for row in TrialTable.read(tmp_path / "c.json").rows] == ["delta", "linear"]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (other(train__length="8 steps"), "in the trial recall, train.length was '9 steps' and '8 steps'"),
+        (other(data__source="recall(size=4)"), "data.source was 'recall' and 'recall(size=4)'"),
+        (ROW | {"accuracy": [0.1]}, "Two tables have delta in the trial recall"),
+    ],
+)
+def test_what_does_not_compare_is_refused(row, message):
+    with pytest.raises(UsageError) as error:
+        TrialTable.merged([TrialTable([ROW], [CALL]), TrialTable([row], [CALL])])
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Which mechanisms are tried?"),
+        (["delta"], "Give a --workdir"),
+        (["delt", "--workdir=x"], "Did you mean 'delta'"),
+        (["delta", "--workdir=x", "--only=recal"], "Did you mean 'recall'"),
+        (["delta", "--workdir=x", "--rates=1e-3,0.001"], "--rates must be different numbers above 0"),
+        (["delta", "--workdir=x", "--rates=fast"], "--rates must be different numbers above 0"),
+        (["--merge=nothing.json"], "nothing.json"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert trials.main(arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.more
+def test_a_mechanism_is_tried_and_what_cannot_be_has_its_reason(tmp_path, capsys, monkeypatch):
+    """On a trial of two steps; called again, nothing is trained anew."""
+    small = {
+        "train.length": "2 steps",
+        "data.train_examples": "64",
+        "data.eval_examples": "10",
+        "data.eval_batch_size": "10",
+        "model.width": "8",
+    }
+    monkeypatch.setattr(Cell, "request", property(lambda cell: _request(cell, small)))
+    command = ["delta", "delta|linear", "--only=stacked", "--seeds=2", "--rates=1e-3,3e-3", f"--workdir={tmp_path}"]
+    assert trials.main(command) == 0
+    table = json.loads((tmp_path / cells.TABLE).read_text())
+    row, refused = table["rows"]
+    assert row["seeds"] == [0, 1]
+    assert len(row["accuracy"]) == len(row["accuracy_at_64"]) == 2
+    assert set(row["tried"]) == {"1e-3", "3e-3"}
+    assert row["cache_bytes"] > 0
+    assert "2" in refused["reason"]
+    assert refused["spec"] == "delta|linear"
+    capsys.readouterr()
+    assert trials.main(command) == 0
+    again = json.loads((tmp_path / cells.TABLE).read_text())
+    assert again["rows"] == table["rows"]
+
+
+REQUEST = Cell.request.fget
+
+
+def _request(cell, small):
+    return REQUEST(cell).but(small)
