@@ -50,6 +50,7 @@ def test_it_ends_after_so_many_evaluations_with_all_its_metrics(ended):
     assert {"train", "validation", "test"} <= result["final"].keys()
 
 
+@pytest.mark.more
 def test_killed_and_started_again_it_ends_alike_and_then_stays_ended(ended, tmp_path, monkeypatch, capsys):
     command = arguments(tmp_path / "run", **OPTIONS)
     killed(5, monkeypatch, *command)
@@ -61,6 +62,7 @@ def test_killed_and_started_again_it_ends_alike_and_then_stays_ended(ended, tmp_
     assert_same(tmp_path / "run", ended)
 
 
+@pytest.mark.more
 def test_more_patience_lets_it_go_on(ended, tmp_path):
     shutil.copytree(ended, tmp_path / "run")
     assert main.main(arguments(tmp_path / "run", **OPTIONS | {"train__patience": 3})) == 0

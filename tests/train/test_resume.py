@@ -68,6 +68,7 @@ def test_sigterm_saves_and_exits_cleanly_then_continues(uninterrupted, stopped, 
     assert_same(workdir, uninterrupted)
 
 
+@pytest.mark.more
 def test_without_a_workdir_ctrl_c_prints_the_command_that_continues(uninterrupted, tmp_path, monkeypatch, capsys):
     given = [flag for flag in arguments("", **OPTIONS) if not flag.startswith("--workdir")]
     process = faulty("5 SIGINT", *given, cwd=tmp_path)
