@@ -106,7 +106,6 @@ def test_when_one_is_killed_all_end_and_the_last_line_says_which(killed):
     assert last == "Process 1 of 2 died by SIGKILL; the same command continues from the last checkpoint."
 
 
-@pytest.mark.more
 def test_what_was_killed_continues_bit_for_bit(killed, two, tmp_path):
     workdir = shutil.copytree(killed[0], tmp_path / "run")
     done = launched(arguments(workdir, **OPTIONS))

@@ -64,7 +64,6 @@ def test_a_quota_stops_with_a_sentence_and_nothing_is_lost(whole, tmp_path, file
     assert_same(tmp_path / "run", whole)
 
 
-@pytest.mark.more
 def test_a_full_disk_stops_with_a_sentence_wherever_it_is_met(whole, disk, capsys):
     folder, resize = disk
     command = arguments(folder / "run", **OPTIONS)
