@@ -30,7 +30,7 @@ from train.tasks import Task
 TOLERANCE = 0.01
 MOST = 64  # replicas of one program
 STATES, BATCHES = 4, 64  # a replica's step takes about so many times its state's and its batch's bytes
-SHORT = 1e11  # operations of a run that a CPU computes about as fast as it starts a process
+SHORT = 3e11  # operations of a run up to which a CPU saves more by one start than it loses by one program
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from train.run.lives import DIVERGED
 from train.run.recorder import TensorBoard
 from train.run.report import draw_curves
 from train.run.workdir import read_config, read_results
+from train.state import Params
 
 FOLDER = "together"  # of a sweep; what is in it is gone when its runs are in their own folders
 MEMBERS = "members.json"
 SEED, RATE = "seed", "optimizer.learning_rate"
 Flags = Sequence[str]
+Load = Callable[[int], dict[str, Params]]  # what is evaluated of a step, of all replicas; {} if it was not kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +101,12 @@ def take_apart(place: Path, members: Sequence[Path]) -> list[Path]:
     """
     config, record, found, diverged = read_config(place), read_record(place), read_results(place), []
     examples = dict(np.load(place / EXAMPLES)) if (place / EXAMPLES).is_file() else {}
+    source = Checkpoints(place, keep=1)
+
+    @functools.lru_cache(maxsize=2)  # the last step is every replica's, and many share a best one
+    def load(step: int) -> dict[str, Params]:
+        return source.load_evaluated(step) if step in source.steps() else {}
+
     for replica, (member, result) in enumerate(zip(members, found, strict=True)):
         if (member / "result.json").is_file():
             continue
@@ -115,7 +124,7 @@ def take_apart(place: Path, members: Sequence[Path]) -> list[Path]:
         if result.get("ended", {}).get("why") == DIVERGED:
             diverged.append(member)
             continue
-        _save_parameters(place, member, replica, result)
+        _save_parameters(load, member, replica, result)
         if examples:
             own = {n: array if n == "index" else array[replica : replica + 1] for n, array in examples.items()}
             np.savez_compressed(member / EXAMPLES, **own)
@@ -148,10 +157,10 @@ def _shared(line: Mapping[str, Any], count: int) -> dict[str, Any]:
     return {n: value / count if is_of_all(n) else value for n, value in line.items() if n != "replica"}
 
 
-def _save_parameters(place: Path, member: Path, replica: int, result: Mapping[str, Any]) -> None:
+def _save_parameters(load: Load, member: Path, replica: int, result: Mapping[str, Any]) -> None:
     wanted = {result["best_step"], result["steps"]}
-    with Checkpoints(place, keep=1) as source, Checkpoints(member, keep=1) as target:
+    with Checkpoints(member, keep=1) as target:
         target.clear()
-        for step in wanted.intersection(source.steps()):
-            one = jax.tree.map(lambda x: x[replica], source.load_evaluated(step))
-            target.save(step, one, progress=None, best=wanted)
+        for step in wanted:
+            if of_all := load(step):
+                target.save(step, jax.tree.map(lambda x: x[replica], of_all), progress=None, best=wanted)
