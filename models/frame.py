@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from attention import Mask, operations
 from attention.operations import Cost
-from attention.types import Count, Example, Sentinel, Size
+from attention.types import Count, Example, Sentinel, at_most
 from models.fields import field
 from models.layers import stack
 from models.layers.output import Output
@@ -27,13 +27,13 @@ class FrameConfig(TransformerConfig):
     """The config of a frame."""
 
     name: str = "frame"
-    depth: Count = 2
-    heads: Count = 1
-    mlp: Size = field(0, "Hidden units of each block's MLP; 0 is none.", matched="parameters")
+    depth: int = 2
+    heads: int = 1
+    mlp: int = 0
     positions: Annotated[str, Example("rotary")] = field("none", ANY)
     dropout: float = 0.0
     attention_dropout: float = 0.0
-    convolution: Annotated[int, Sentinel(0, "none")] = field(
+    convolution: Annotated[Count, at_most(1000), Sentinel(0, "none")] = field(
         0, "How many tokens, up to its own, each sees of the embeddings before the first block, channel by channel."
     )
 

@@ -66,7 +66,8 @@ class Setup:
     def check_memory(self) -> None:
         """Refuses a state and batches that cannot fit on the devices; see `memory.check`."""
         count, training, evaluation = len(self.replicas), self.config.data.batch_size, self.config.data.eval_batch_size
-        largest = max(count * training, evaluation) * self.task.sources["validation"].example_bytes
+        sizes = [self.task.sources[part].example_bytes for part in ("validation", "test")]
+        largest = max(count * training, evaluation) * max(sizes)
         given = {"train.replicas": count, "data.batch_size": training, "data.eval_batch_size": evaluation}
         memory.check(self.replicas.abstract(self.shapes), largest, given, self.replicas.mesh)
 

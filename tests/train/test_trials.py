@@ -7,10 +7,15 @@ import pytest
 
 from attention import UsageError
 from train import trials
-from train.grids import cells
-from train.grids.cells import Cell, TrialTable
+from train.grids import cells, pool
+from train.grids.cells import Cell, Choice, TrialTable
 
-SETTINGS = {"data": {"source": "recall"}, "model": {"attention": "delta", "width": 64}, "train": {"length": "9 steps"}}
+SETTINGS = {
+    "data": {"source": "recall"},
+    "model": {"attention": "delta", "width": 64},
+    "train": {"length": "9 steps"},
+    "choice": {"rates": ["1e-3", "3e-3"], "seeds": 2},
+}
 ROW = {
     "trial": "recall",
     "spec": "delta",
@@ -21,7 +26,7 @@ ROW = {
     "accuracy": [1.0, 0.995, 0.5],
     "chance": 0.125,
 }
-CALL = {"versions": {"jax": "0.10"}, "devices": "1 cpu"}
+CALL = {"versions": {"jax": "0.10"}, "devices": "1 cpu", "git": "abc", "matmul_precision": "default"}
 
 
 def written(tmp_path, name, *rows, **call):
@@ -55,11 +60,33 @@ def test_rates_are_chosen_on_seeds_that_are_not_tested(tmp_path):
     cell = Cell("recall", "delta", tmp_path)
     tuning, tested = (
         {flag for flags in runs.values() for flag in flags if "seed=" in flag}
-        for runs in (cell.tuning(["1e-3", "3e-3"], 2), cell.tested("1e-3", 5))
+        for runs in (cell.tuning(Choice(("1e-3", "3e-3"), 2)), cell.tested("1e-3", 5))
     )
     assert len(tuning) == 2
     assert len(tested) == 5
     assert not tuning & tested
+
+
+def test_another_rate_has_other_folders(tmp_path):
+    """So that seeds that were tested with one rate are never taken for those of another."""
+    cell = Cell("recall", "delta", tmp_path)
+    assert not cell.tested("1e-3", 3).keys() & cell.tested("3e-3", 3).keys()
+
+
+def test_a_seed_that_diverged_is_kept_and_not_trained_again(tmp_path):
+    cell, choice = Cell("recall", "delta", tmp_path), Choice(("1e-3",), 2)
+    first, second = cell.tuning(choice)
+    cell.note({first: pool.DIVERGED, second: pool.FAILED})
+    assert [*cell.left(cell.tuning(choice))] == [second]
+    assert cell.tried(choice) == {}  # one has neither finished nor diverged
+    cell.note({second: pool.DIVERGED})
+    assert cell.tried(choice) == {"1e-3": [None, None]}
+    assert "not finite with any rate" in cell.row(choice, 5, "")[0]["reason"]
+
+
+def test_of_seeds_that_diverged_none_has_solved():
+    row = ROW | {"accuracy": [1.0, None, 1.0]}
+    assert "1.00 2/3" in TrialTable([row], [CALL]).text()
 
 
 def test_a_table_shows_means_seeds_that_solved_chance_and_reasons(tmp_path):
@@ -78,8 +105,17 @@ def test_tables_are_joined_and_other_versions_are_remarked(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "delta" in printed
     assert "linear" in printed
-    assert "The calls had different versions of packages." in printed
+    assert "The runs were made with different versions." in printed
     assert [row["spec"] for row in TrialTable.read(tmp_path / "c.json").rows] == ["delta", "linear"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"accuracy": []}, {"accuracy": "x"}, {"accuracy": [None]}, {"settings": 3}, {"chance": "a"}, {"trial": 1}],
+)
+def test_a_damaged_table_is_one_sentence(tmp_path, changes):
+    with pytest.raises(UsageError, match="is no table of trials"):
+        TrialTable.read(written(tmp_path, "a", ROW | changes))
 
 
 @pytest.mark.parametrize(
@@ -87,12 +123,14 @@ def test_tables_are_joined_and_other_versions_are_remarked(tmp_path, capsys):
     [
         (other(train__length="8 steps"), "in the trial recall, train.length was '9 steps' and '8 steps'"),
         (other(data__source="recall(size=4)"), "data.source was 'recall' and 'recall(size=4)'"),
+        (other(choice__rates=["1e-2"]), "choice.rates was ['1e-3', '3e-3'] and ['1e-2']"),
         (ROW | {"accuracy": [0.1]}, "Two tables have delta in the trial recall"),
     ],
 )
 def test_what_does_not_compare_is_refused(row, message):
+    empty = {"trial": "recall", "spec": "super", "reason": "why"}
     with pytest.raises(UsageError) as error:
-        TrialTable.merged([TrialTable([ROW], [CALL]), TrialTable([row], [CALL])])
+        TrialTable.merged([TrialTable([empty, ROW], [CALL]), TrialTable([row], [CALL])])
     assert message in str(error.value)
 
 
@@ -105,7 +143,10 @@ def test_what_does_not_compare_is_refused(row, message):
         (["delta", "--workdir=x", "--only=recal"], "Did you mean 'recall'"),
         (["delta", "--workdir=x", "--rates=1e-3,0.001"], "--rates must be different numbers above 0"),
         (["delta", "--workdir=x", "--rates=fast"], "--rates must be different numbers above 0"),
-        (["--merge=nothing.json"], "nothing.json"),
+        (["--merge=nothing.json", "--out=a.json"], "nothing.json"),
+        (["--merge=nothing.json"], "Give an --out"),
+        (["delta", "--workdir=x", "--out=a.json"], "--out is for --merge"),
+        (["delta", "--workdir=x", "--all", "--only=recall"], "--all is without --only"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments, message, capsys, tmp_path, monkeypatch):
@@ -138,8 +179,15 @@ def test_a_mechanism_is_tried_and_what_cannot_be_has_its_reason(tmp_path, capsys
     assert refused["spec"] == "delta|linear"
     capsys.readouterr()
     assert trials.main(command) == 0
-    again = json.loads((tmp_path / cells.TABLE).read_text())
-    assert again["rows"] == table["rows"]
+    assert json.loads((tmp_path / cells.TABLE).read_text()) == table
+    assert trials.main(["linear", *command[2:]]) == 0  # the others stay
+    assert [row["spec"] for row in json.loads((tmp_path / cells.TABLE).read_text())["rows"]] == [
+        "delta",
+        "delta|linear",
+        "linear",
+    ]
+    assert trials.main(["retention", *command[2:4], "--rates=1e-3", command[-1]]) == 2
+    assert "give the same --rates" in capsys.readouterr().err.replace("\n", " ")
 
 
 REQUEST = Cell.request.fget

@@ -99,7 +99,9 @@ def examined(requests: Sequence[Request]) -> Examined:
     reasons, together = [], MOST
     for request in requests:
         try:
-            together = min(together, _together(request.setup(), asked=False))
+            setup = request.setup()
+            setup.check_memory()
+            together = min(together, _together(setup, asked=False))
             reasons.append("")
         except UsageError as error:
             reasons.append(str(error).removeprefix(f"{request.name}: "))

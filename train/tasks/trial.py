@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.errors import UsageError
+from attention.operations import Cost
 from models.frame import FrameConfig
 from models.surgery import low_rank
 from train import losses
@@ -67,6 +68,11 @@ class TrialTask(Task):
             for size in self.trial.tested:
                 found[f"accuracy_at_{size}"] = means[f"accuracy_at_{size}"] / means[f"weight_at_{size}"]
         return found
+
+    def cost(self) -> Cost:
+        """Counts the operations on a training example, or on the longest; the test's may be longer."""
+        vocabulary, channels, _, pooled = self.sizes
+        return self.model.config.cost(vocabulary, channels, self.trial.length(self.trial.size), pooled)
 
     def baselines(self) -> dict[str, float]:
         """States the accuracy of guesses."""

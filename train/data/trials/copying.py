@@ -12,7 +12,7 @@ from train.data.draws import Draws, Word
 from train.data.pipeline import Example
 from train.data.trials.trial import Trial, example, permuted, ranked
 
-_FACTS = 1  # the seed of what is to be memorised
+_FACTS = (draws.TRIAL, 3)  # the words that what is to be memorised is a function of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,9 @@ class Induction(_Symbols):
     tested up to 2^20.
     """
 
-    size: Annotated[int, at_least(4)] = 64
+    size: Count = 64
+
+    smallest: ClassVar[int] = 3
 
     def length(self, size: int) -> int:
         """See `Trial`."""
@@ -134,10 +136,11 @@ class Compression(_Symbols):
     symbols. Its published generator gives the sign as an answer too, which is always right.
     """
 
-    size: Annotated[int, at_least(2)] = 16
+    size: Count = 16
     symbols: Annotated[int, at_least(2)] = 15
 
     pooled: ClassVar[bool] = True
+    smallest: ClassVar[int] = 2
 
     def __post_init__(self):
         super().__post_init__()
@@ -189,7 +192,7 @@ class Memorisation(Trial):
         keys = draw.integer(self.facts, most)
         xp = draws.namespace(keys)
         there = xp.arange(most) < size
-        facts = xp.asarray(draws.permutation(self.facts, _FACTS).astype(np.int32))
+        facts = xp.asarray(draws.permutation(self.facts, *_FACTS).astype(np.int32))
         none = xp.zeros_like(keys)
         tokens = xp.stack([xp.where(there, 2 + keys, 0), xp.where(there, 1, 0)], 1).reshape(-1)
         targets = xp.stack([none, 2 + self.facts + facts[keys]], 1).reshape(-1)

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from attention.errors import UsageError
-from attention.types import Count, Rate, Sentinel, Size, at_least
+from attention.types import Count, Rate, Sentinel, Share, Size, at_least
 from train.data import draws
 from train.data.draws import Draws, Word, threshold
 from train.data.pipeline import Example
@@ -84,7 +84,8 @@ class Recall(Trial):
 
     The size counts the pairs. A question is a key in one of the slots of two positions behind the pairs; the slot j is
     taken with a probability in proportion to (j + 1)^(`power` - 1), so that gaps follow a power law. The sequence has
-    `context` tokens, or 4 a pair where that is more. Chance is 1/`values`.
+    `context` tokens, or 4 a pair where that is more. Chance is 1/`values`; who answers with one of the values that were
+    shown has about 1/size where that is more.
 
     Source: Arora et al. 2023, https://arxiv.org/abs/2312.04927, section 4. What fills the other positions there can be
     a real key, which then asks for nothing; here it has tokens of its own.
@@ -94,8 +95,8 @@ class Recall(Trial):
     keys: Count = 64
     values: Annotated[int, at_least(2)] = 64
     fillers: Count = 64
-    context: Annotated[int, Sentinel(0, "4 a pair")] = 64
-    power: Annotated[float, at_least(0.0)] = 0.01
+    context: Annotated[Count, Sentinel(0, "4 a pair")] = 64
+    power: Share = 0.01
 
     def __post_init__(self):
         super().__post_init__()
@@ -119,7 +120,8 @@ class Recall(Trial):
         """See `Trial`."""
         length = self.length(most)
         keys, values = permuted(draw, self.keys)[:most], draw.integer(self.values, most)
-        slots = self._slots(draw, size, length)[:most]
+        of_own = draws.namespace(values).maximum(self.length(1), 4 * size)
+        slots = self._slots(draw, of_own // 2 - size, length)[:most]
         asked, filler = permuted(draw, most, size), draw.integer(self.fillers, length)
         xp = draws.namespace(values)
         place, pair = xp.arange(length), xp.arange(most)
@@ -131,16 +133,17 @@ class Recall(Trial):
         question = _put(xp.full(length + 1, -1, np.int32), at, asked.astype(np.int32))[:length]
         answer = xp.clip(question, 0, most - 1)
         rest = xp.where(question >= 0, keys[answer], self.keys + self.values + filler)
-        return example(xp.where(shown, written, rest), self.keys + values[answer], question >= 0)
+        tokens = xp.where(place < of_own, xp.where(shown, written, rest), 0)
+        return example(tokens, self.keys + values[answer], question >= 0)
 
-    def _slots(self, draw: Draws, size: Word, length: int) -> Array:
-        """Orders the slots by a race, so that the first ones are drawn by their weights without replacement."""
+    def _slots(self, draw: Draws, there: Word, length: int) -> Array:
+        """Orders the slots that are there by a race: the first are drawn by weight, without replacement."""
         count = length // 2
         weights = (np.arange(1, count + 1) ** (self.power - 1.0)).astype(np.float32)
         bits = draw.bits(count) >> 20
         xp = draws.namespace(bits)
         times = xp.asarray(_EXPONENTIAL)[bits] * xp.asarray(1 / weights)
-        return ranked(xp.where(xp.arange(count) < length // 2 - size, times, np.float32(np.inf)))
+        return ranked(xp.where(xp.arange(count) < there, times, np.float32(np.inf)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +151,7 @@ class InContextRecall(Trial):
     """Keys, each followed by its value, drawn with replacement; a key that occurred before asks for its value.
 
     The size counts the pairs, of two tokens. Each sequence maps keys to values anew. With `noise`, so many of the pairs
-    are two tokens of another alphabet: noisy recall. Chance is 1/`values`.
+    are two tokens of another alphabet: noisy recall. Chance is 1/`values`; the commonest value so far is right oftener.
 
     Source: in-context and noisy recall of Poli et al. 2024 (MAD), https://arxiv.org/abs/2403.17844, appendix B: 64
     pairs of 8 keys and 8 values, and noise 0.2 with 16 tokens.
@@ -159,6 +162,8 @@ class InContextRecall(Trial):
     values: Annotated[int, at_least(2)] = 8
     noise: Rate = 0.0
     noises: Count = 16
+
+    smallest: ClassVar[int] = 2
 
     @property
     def vocabulary(self) -> int:
@@ -207,6 +212,7 @@ class FuzzyRecall(Trial):
     motifs: Count = 8
 
     longest: ClassVar[int] = 3
+    smallest: ClassVar[int] = 2
 
     @property
     def vocabulary(self) -> int:
@@ -228,8 +234,7 @@ class FuzzyRecall(Trial):
         values, value_sizes = self._motifs(draw)
         motif = draw.integer(self.motifs, most)
         xp = draws.namespace(motif)
-        before = _seen_rows(keys, key_sizes, motif, xp.arange(most) < size)
-        first = before[1]
+        seen, first = _seen_rows(keys, key_sizes, motif, xp.arange(most) < size)
         value_of = motif[first]  # two motifs may have the same key; the first that occurs says its value
         sizes = xp.where(xp.arange(most) < size, key_sizes[motif] + 1 + value_sizes[value_of], 0)
         ends = xp.cumsum(sizes)
@@ -244,7 +249,7 @@ class FuzzyRecall(Trial):
         tokens = xp.where(inside < in_key, key_token, xp.where(inside == in_key, 1, value_token))
         tokens = xp.where(there, tokens, 0)
         following = xp.concatenate([tokens[1:], tokens[:1]])
-        asks = there & (inside >= in_key) & (inside < sizes[pair] - 1) & before[0][pair]
+        asks = there & (inside >= in_key) & (inside < sizes[pair] - 1) & seen[pair]
         return example(tokens, following, asks)
 
     def _motifs(self, draw: Draws) -> tuple[Array, Array]:

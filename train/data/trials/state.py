@@ -29,7 +29,7 @@ def elements(group: str) -> list[Permutation]:
       UsageError: it is no such group.
     """
     kind, degree = group[:1], int(group[1:]) if re.fullmatch(r"[ZSA][1-9]\d?", group) else 0
-    if not degree or degree > (64 if kind == "Z" else 5) or degree < 2:
+    if not degree or degree > (64 if kind == "Z" else 5) or degree < (3 if kind == "A" else 2):
         raise UsageError(f"group must be Z2 to Z64, S2 to S5 or A3 to A5, but it is {group!r}.")
     if kind == "Z":
         return [tuple((number + shift) % degree for number in range(degree)) for shift in range(degree)]

@@ -13,6 +13,7 @@ from train.data.draws import Draws, Word
 from train.data.pipeline import Example
 
 Array = np.ndarray | jax.Array
+LARGEST = 2**14  # the greatest size: some trials compare all pairs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,11 +34,16 @@ class Trial(Checked):
 
     channels: ClassVar[int] = 1  # tokens at a position, whose embeddings are added
     pooled: ClassVar[bool] = False  # whether all answers are read from the last position
+    smallest: ClassVar[int] = 1  # the least size that has an answer
 
     def __post_init__(self):
         super().__post_init__()
         if not 0 <= self.least <= self.size:
             raise UsageError(f"least must be 0 or a size up to size={self.size}, but it is {self.least}.")
+        if (least := min(self.least or self.size, *self.tested, self.size)) < self.smallest:
+            raise UsageError(f"A size must be at least {self.smallest}, to have an answer, but one is {least}.")
+        if (most := max(self.size, *self.tested, 0)) > LARGEST:
+            raise UsageError(f"A size must be at most {LARGEST}, but one is {most}.")
         if any(size < 1 for size in self.tested) or len({self.size, *self.tested}) <= len(self.tested):
             raise UsageError(f"tested must be other sizes than size={self.size}, each once, but it is {self.tested}.")
 

@@ -31,13 +31,13 @@ def stacked_recall(trial, draw, size):
 
 
 def recall(trial, draw, size):
-    length = trial.length(trial.size)
+    length, own = trial.length(trial.size), max(trial.length(1), 4 * size)
     keys, values = shuffled(draw, trial.keys), numbers(draw, trial.values, trial.size)
     words = [word >> 20 for word in draw.bits(length // 2).tolist()]
     asked, fillers = shuffled(draw, trial.size, size), numbers(draw, trial.fillers, length)
     tokens = [token for pair in range(size) for token in (keys[pair], trial.keys + values[pair])]
-    tokens += [trial.keys + trial.values + fillers[place] for place in range(2 * size, length)]
-    slots = range(length // 2 - size)
+    tokens += [trial.keys + trial.values + fillers[place] for place in range(2 * size, own)]
+    slots = range(own // 2 - size)
 
     def time(slot):  # an exponential variable, of 4096 values, over the slot's weight
         return -math.log((words[slot] + 0.5) / 4096) * (slot + 1) ** (1 - trial.power), slot
@@ -116,7 +116,7 @@ def compression(trial, draw, size):
 
 
 def memorisation(trial, draw, size):
-    facts = draws.permutation(trial.facts, 1).tolist()
+    facts = draws.permutation(trial.facts, draws.TRIAL, 3).tolist()
     keys = numbers(draw, trial.facts, trial.size)[:size]
     tokens = itertools.chain.from_iterable((2 + key, 1) for key in keys)
     return [[token] for token in tokens], {2 * n + 1: 2 + trial.facts + facts[key] for n, key in enumerate(keys)}

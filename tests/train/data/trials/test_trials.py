@@ -189,7 +189,7 @@ def compression(trial, tokens, size):
 
 def memorisation(trial, tokens, size):
     """A key has the same answer in all sequences, and two keys have different ones."""
-    facts = dict(zip(range(trial.facts), draws.permutation(trial.facts, 1).tolist(), strict=True))
+    facts = dict(zip(range(trial.facts), draws.permutation(trial.facts, draws.TRIAL, 3).tolist(), strict=True))
     assert sorted(facts.values()) == list(range(trial.facts))
     keys = [key for (key,) in tokens[::2]][:size]
     return {2 * number + 1: 2 + trial.facts + facts[key - 2] for number, key in enumerate(keys)}
@@ -226,6 +226,18 @@ def test_groups_are_groups(group, order, abelian):
     assert np.array_equal(table, table.T) == abelian
 
 
+def test_a_sequence_of_recall_is_as_long_as_its_own_size_asks_for():
+    """Though arrays are as long as the greatest size that is tested needs."""
+    trial = trials.parse("recall(size=4, context=16, keys=64)")
+    for size, length in ((2, 16), (4, 16), (8, 32)):
+        for index in range(20):
+            made = trial.example(Draws(draws.TRIAL, 0, index), size, 16)
+            assert len(made["weight"]) == 64
+            assert not made["tokens"][length:].any()
+            assert made["weight"][length:].sum() == 0
+            assert made["weight"].sum() == size
+
+
 def test_questions_of_recall_come_soon_after_the_pairs():
     """The slots of questions have a power law: with power 1 they are even."""
 
@@ -256,6 +268,12 @@ def test_questions_of_recall_come_soon_after_the_pairs():
         ("compression(tested=(4,))", "compression has one size"),
         ("words(group='D4')", "group must be Z2 to Z64, S2 to S5 or A3 to A5, but it is 'D4'"),
         ("words(group='S9')", "group must be Z2 to Z64"),
+        ("words(group='A2')", "group must be Z2 to Z64"),
+        ("induction(least=2)", "A size must be at least 3, to have an answer, but one is 2"),
+        ("in_context_recall(tested=(1,))", "A size must be at least 2"),
+        ("in_context_recall(size=200000)", "A size must be at most 16384"),
+        ("recall(context=-5)", "context of recall must be at least 1"),
+        ("recall(power=20)", "power of recall must be at least 0 and at most 1"),
     ],
 )
 def test_mistakes_are_one_sentence(spec, message):
