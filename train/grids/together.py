@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import shutil
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,10 +59,17 @@ def joined(todo: Mapping[Path, Flags], most: int, directory: Path) -> dict[Path,
             own = [f"{OVERRIDE}train.rates=({', '.join(rates)})"] if len(rates) > 1 else []
             own += [f"{OVERRIDE}{RATE}={rate}" for rate in rates if rate and len(rates) == 1]
             own += [f"{OVERRIDE}train.replicas={len(seeds)}"] if len(seeds) > 1 else []
-            name = "-".join(members[0].relative_to(directory).parts)
-            place = directory / FOLDER / f"{name}-of-{len(members)}" if len(members) > 1 else members[0]
-            joint[place] = Joint((*rest, f"{OVERRIDE}{SEED}={seeds[0]}", *own), members)
+            flags = (*rest, f"{OVERRIDE}{SEED}={seeds[0]}", *own)
+            place = _place(flags, members, directory) if len(members) > 1 else members[0]
+            joint[place] = Joint(flags, members)
     return joint
+
+
+def _place(flags: Flags, members: Sequence[Path], directory: Path) -> Path:
+    """Names a program's folder by all that it trains, so that another program is never taken for it."""
+    names = [str(member.relative_to(directory)) for member in members]
+    digest = zlib.crc32(json.dumps([flags, names]).encode())
+    return directory / FOLDER / f"{names[0].replace('/', '-')}-of-{len(members)}-{digest:08x}"
 
 
 def _blocks(by_rate: Mapping[str, Mapping[int, Path]], most: int) -> Iterator[tuple[tuple[str, ...], range]]:

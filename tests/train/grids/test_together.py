@@ -62,5 +62,15 @@ def test_runs_that_differ_in_seed_and_rate_alone_are_together(runs, most, found)
 
 
 def test_a_program_of_one_run_trains_in_its_folder_and_another_beside_them():
-    joint = joined(dict([run(3), run(4), run(7)]), 9, SWEEP)
-    assert [*joint] == [SWEEP / "together/seed3-of-2", SWEEP / "seed7"]
+    together, alone = joined(dict([run(3), run(4), run(7)]), 9, SWEEP)
+    assert together.parent == SWEEP / "together"
+    assert together.name.startswith("seed3-of-2-")
+    assert alone == SWEEP / "seed7"
+
+
+def test_programs_of_other_rates_have_other_folders_and_the_same_has_the_same():
+    """A sweep that was stopped and goes on with other rates would else meet another config in its folder."""
+    made = [[run(seed, rate) for rate in rates for seed in (0, 1)] for rates in (("0.1", "0.2"), ("0.1", "0.4"))]
+    first, other, again = ([*joined(dict(runs), 4, SWEEP)] for runs in (*made, made[0]))
+    assert first == again
+    assert not {*first} & {*other}
