@@ -2,8 +2,8 @@
 
     python -m train.main --config="configs/trial_selective.py:gated_delta"
 
-Two layers of 64 units with sinusoidal positions and a short convolution, on 8 symbols in 64 tokens. The argument is an attention mechanism,
-`dot_product` without one. The task is that of Gu and Dao 2023, smaller; settings are ours.
+Two layers of 64 units with sinusoidal positions and a short convolution, on 8 symbols in 64 tokens. The argument is an
+attention mechanism, `dot_product` without one. The task is that of Gu and Dao 2023, smaller; settings are ours.
 """
 
 from configs import defaults
