@@ -106,10 +106,11 @@ def run(flags: argparse.Namespace) -> int:
         return outcomes
 
     outcomes = train({cell: cell.tuning(asked.choice) for cell in possible})
-    tried = {cell: cell.tried(asked.choice) for cell in possible}
-    if all(tried.values()):
+    if pool.STOPPED not in outcomes.values():
+        outcomes = {path: outcome for path, outcome in outcomes.items() if outcome == pool.FAILED}
+        tried = {cell: scores for cell in possible if (scores := cell.tried(asked.choice))}
         rates = {cell: cells.best(scores) for cell, scores in tried.items() if not cells.all_diverged(scores)}
-        outcomes = train({cell: cell.tested(rate, asked.seeds) for cell, rate in rates.items()})
+        outcomes |= train({cell: cell.tested(rate, asked.seeds) for cell, rate in rates.items()})
     table = asked.table(examined.reasons, before)
     table.write(asked.directory / cells.TABLE)
     print(table.text())

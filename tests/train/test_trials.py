@@ -7,7 +7,7 @@ import pytest
 
 from attention import UsageError
 from train import trials
-from train.grids import cells, pool
+from train.grids import cells, matching, pool
 from train.grids.cells import Cell, Choice, TrialTable
 
 SETTINGS = {
@@ -154,6 +154,35 @@ def test_mistakes_are_one_sentence(arguments, message, capsys, tmp_path, monkeyp
     assert trials.main(arguments) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_cell_whose_tuning_failed_leaves_the_others_to_be_tested(tmp_path, monkeypatch):
+    """And the program says that something failed."""
+    begun = []
+
+    def run_all(todo, jobs, most, directory, ended):
+        begun.append([*todo])
+        for path in todo:
+            if "linear" not in path.parts:
+                path.mkdir(parents=True)
+                best = {"validation": {"accuracy": 0.5}, "test": {"accuracy": 0.5}}
+                about = {name: CALL[name] for name in cells.MADE} | {"seconds": 1.0, "steps": 1, "best_step": 1}
+                result = about | {"best": best, "baselines": {"chance_accuracy": 0.1}}
+                (path / "result.json").write_text(json.dumps(result))
+                (path / "config.json").write_text(json.dumps(SETTINGS | {"optimizer": {}}))
+        return {path: pool.FAILED if "linear" in path.parts else pool.FINISHED for path in todo}
+
+    examined = matching.Examined(["", ""], "cpu", 1)
+    monkeypatch.setattr(trials.matching, "apart", lambda *arguments: examined)
+    monkeypatch.setattr(trials.running, "run_all", run_all)
+    command = ["delta", "linear", "--only=recall", "--seeds=2", "--rates=1e-3", f"--workdir={tmp_path}"]
+    assert trials.main(command) == 1
+    tuned, tested = begun
+    assert {path.parts[-3] for path in tuned} == {"delta", "linear"}
+    assert {path.parts[-3] for path in tested} == {"delta"}
+    done, failed = TrialTable.read(tmp_path / cells.TABLE).rows
+    assert done["accuracy"] == [0.5, 0.5]
+    assert failed["reason"] == "not all rates have been tried"
 
 
 @pytest.mark.more

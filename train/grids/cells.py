@@ -11,10 +11,10 @@ from typing import Any, TypedDict
 from attention.errors import UsageError
 from attention.types import build, fits
 from models.files import read_json, read_text
+from train import loading
 from train.cli.files import write_json
 from train.grids import pool, running
 from train.grids.matching import Request
-from train.loading import PACKAGE
 from train.loading.leaves import flatten
 from train.run.workdir import read_config, read_result
 
@@ -31,7 +31,7 @@ WIDTH = 12  # of a column, in letters, at least
 
 def known() -> list[str]:
     """Lists the trials that have a config, by their names."""
-    return sorted(path.stem.removeprefix("trial_") for path in (PACKAGE / "configs").glob("trial_*.py"))
+    return [path.stem.removeprefix("trial_") for path in loading.files() if path.stem.startswith("trial_")]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from models.frame import FrameConfig
 from models.surgery import low_rank
 from train import losses
 from train.config.schema import Config
-from train.data.trials.section import TrialData
+from train.data.trials.section import DRAWN, TrialData
 from train.step import Batch, Sums
 from train.tasks.task import Task, refuse_loss_chunk
 
@@ -55,7 +55,7 @@ class TrialTask(Task):
         logits = self.applied(params, batch, key)
         smoothing = 0.0 if key is None else self._label_smoothing
         found, weight, size = losses.of_classes(logits, batch["targets"], smoothing), batch["weight"], batch["size"]
-        sums = losses.of_examples(found, weight * (size == 0)[:, None])
+        sums = losses.of_examples(found, weight * (size == DRAWN)[:, None])
         for tested in self.trial.tested if key is None else ():
             there = losses.of_examples({"accuracy": found["accuracy"]}, weight * (size == tested)[:, None])
             sums |= {f"{name}_at_{tested}": values for name, values in there.items()}
@@ -70,7 +70,7 @@ class TrialTask(Task):
         return found
 
     def cost(self) -> Cost:
-        """Counts the operations on a training example, or on the longest; the test's may be longer."""
+        """Counts the operations on a training example, of the greatest size; those of the test may be longer."""
         vocabulary, channels, _, pooled = self.sizes
         return self.model.config.cost(vocabulary, channels, self.trial.length(self.trial.size), pooled)
 

@@ -44,7 +44,7 @@ class Trial(Checked):
             raise UsageError(f"A size must be at least {self.smallest}, to have an answer, but one is {least}.")
         if (most := max(self.size, *self.tested, 0)) > LARGEST:
             raise UsageError(f"A size must be at most {LARGEST}, but one is {most}.")
-        if any(size < 1 for size in self.tested) or len({self.size, *self.tested}) <= len(self.tested):
+        if len({self.size, *self.tested}) <= len(self.tested):
             raise UsageError(f"tested must be other sizes than size={self.size}, each once, but it is {self.tested}.")
 
     @property
