@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis import compare, metrics, statistics, tables, trials, verdicts
+from analysis import compare, metrics, statistics, tables, tuning, verdicts
 from analysis.compare import Baseline, GroupComparison
 from analysis.metrics import METRICS, Metric, P, counted
 from analysis.runs import Found, Run, short
@@ -152,7 +152,7 @@ def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = 
         in_line(_introduction(found, against, at, budget)),
         ResultTable(tuple(columns)),
         verdicts.table(found),
-        trials.table(found.sweeps),
+        tuning.table(found.sweeps),
         tuple(map(in_line, _notes(found, against, comparisons))),
     )
 
@@ -269,7 +269,7 @@ def _notes(found: Found, against: Baseline | None, comparisons: Sequence[GroupCo
             "of all."
         )
     notes += _notes_on_tests(comparisons)
-    return (*filter(None, notes), *trials.notes(found.sweeps), *found.left_out)
+    return (*filter(None, notes), *tuning.notes(found.sweeps), *found.left_out)
 
 
 def _notes_on_tests(comparisons: Sequence[GroupComparison]) -> list[str]:

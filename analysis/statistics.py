@@ -106,6 +106,12 @@ def hedges(freedom: float) -> float:
     return float(np.exp(special.gammaln(half) - special.gammaln(half - 0.5)) / np.sqrt(half))
 
 
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Gives the ends of Wilson's 95 % interval of a share, which few trials with one outcome do not collapse."""
+    found = stats.binomtest(successes, trials).proportion_ci(1 - LEVEL, method="wilson")
+    return float(found.low), float(found.high)
+
+
 def least_wilcoxon(pairs: int) -> float:
     """Returns the least two-sided p-value of Wilcoxon's signed-rank test: all pairs differ in one direction."""
     return 2.0 ** (1 - pairs)

@@ -1,46 +1,149 @@
-"""The results of a tuned sweep's trials: a row for each setting, a column for each value that was tried."""
+"""What a table of trials shows: what mechanisms reached, how sure that is, and what can be claimed of it."""
 
-import math
-from collections.abc import Mapping, Sequence
+import dataclasses
+import statistics as plain
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
-from analysis import metrics
-from analysis.metrics import counted
-from analysis.tables import Number, ResultColumn, ResultTable
+from analysis import statistics, verdicts
+from analysis.metrics import METRICS
+from analysis.verdicts import Verdict
+from attention.errors import UsageError
+from train.grids.declaration import Comparison, Declaration
+from train.grids.trial_table import SOLVED, TrialTable, check_alike
+
+BASELINE = "dot_product"
+CHANCE = "chance"  # in place of a mechanism
+MARGIN = 0.05  # of accuracies, up to which they are equal
+ACCURACY = METRICS["accuracy"]
 
 
-def table(sweeps: Sequence[Mapping[str, Any]]) -> ResultTable:
-    """Returns the mean of the trials' seeds on validation data, and the chosen value; it is empty without trials.
+@dataclasses.dataclass(frozen=True)
+class Reached:
+    """What the seeds of a cell reached at a size.
 
-    A dash is a loss that was not finite, or a value that was not tried.
+    Attributes:
+      accuracies: Of the seeds that have not diverged.
+      seeds: How many there are.
     """
-    tried = [sweep for sweep in sweeps if sweep.get("tune")]
-    rows = [(sweep["tune"], name, cell) for sweep in tried for name, cell in sweep["cells"].items() if "tried" in cell]
-    if not rows:
-        return ResultTable(())
-    values = sorted({value for _, _, cell in rows for value in cell["tried"]}, key=float)
-    columns = [ResultColumn("setting", "setting", tuple(name for _, name, _ in rows))]
-    for value in values:
-        cells = tuple(_mean(cell["tried"].get(value, ()), tune["metric"]) for tune, _, cell in rows)
-        columns.append(ResultColumn(value, value, cells))
-    chosen = tuple(cell["chosen"].get(tune["field"], "") for tune, _, cell in rows)
-    return ResultTable((*columns, ResultColumn("chosen", "chosen", chosen)))
+
+    accuracies: Sequence[float]
+    seeds: int
+
+    @property
+    def mean(self) -> float:
+        """The mean accuracy."""
+        return plain.fmean(self.accuracies)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The ends of its 95 % interval within 0 and 1; NaN with one seed."""
+        half = float(statistics.summary(np.array(self.accuracies)).half_width)
+        low, high = np.clip([self.mean - half, self.mean + half], 0, 1)
+        return float(low), float(high)
+
+    @property
+    def solved(self) -> int:
+        """How many seeds have solved it."""
+        return sum(accuracy >= SOLVED for accuracy in self.accuracies)
+
+    @property
+    def share(self) -> tuple[float, float]:
+        """The ends of Wilson's 95 % interval of the share of seeds that solve it."""
+        return statistics.wilson(self.solved, self.seeds)
 
 
-def notes(sweeps: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns sentences that say what was tried and by which rule the value was chosen."""
-    said = []
-    for tune in (sweep["tune"] for sweep in sweeps if sweep.get("tune")):
-        title = metrics.find(tune["metric"]).title
-        said.append(
-            f"{tune['field']} was tuned in trials of {tune['length']} of a run's length with "
-            f"{counted(tune['seeds'], 'seed')}: their {title} on validation data is above, "
-            f"a dash where the loss was not finite. {tune['rule']}"
-        )
-    return list(dict.fromkeys(said))
+def read(paths: Sequence[Path]) -> tuple[TrialTable, list[str]]:
+    """Reads a table and puts what others have of its trials behind it.
+
+    Returns:
+      The table, and remarks on what was left out because it does not compare.
+    """
+    table, *others = map(TrialTable.read, paths)
+    remarks = []
+    for path, other in zip(paths[1:], others, strict=True):
+        trials = []
+        for trial in other.trials:
+            try:
+                check_alike(trial, table.trials.get(trial, other.trials[trial]), other.trials[trial])
+                trials.append(trial)
+            except UsageError as error:
+                remarks.append(f"{trial} of {path.name} was left out. {error}")
+        table = table.beside(other, trials)
+    return table, remarks
 
 
-def _mean(scores: Sequence[float | None], metric: str) -> Number:
-    return Number(math.nan if not scores or None in scores else float(np.mean(scores)), metrics.find(metric))
+def sizes(table: TrialTable, trial: str) -> list[str]:
+    """Lists the accuracies of a trial by their names, from that of sizes such as training has to the greatest one."""
+    rows = [row for row in table.rows if row["trial"] == trial and "accuracy" in row]
+    names = dict.fromkeys(name for row in rows for name in row if name.startswith("accuracy"))
+    return sorted(names, key=lambda name: int(name.rpartition("_")[2]) if name[-1].isdigit() else 0)
+
+
+def size_of(name: str) -> str:
+    """Gives the size of an accuracy by its name; '' for sizes such as training has."""
+    return name.removeprefix("accuracy").removeprefix("_at_")
+
+
+def find(table: TrialTable, trial: str, spec: str) -> dict[str, Any]:
+    """Finds a cell; {} where it is not there, or has a reason in place of accuracies."""
+    rows = (row for row in table.rows if (row["trial"], row["spec"]) == (trial, spec) and "accuracy" in row)
+    return next(rows, {})
+
+
+def reached(row: dict[str, Any], name: str) -> Reached | None:
+    """Reads what a cell has at a size; None where nothing was measured."""
+    values = row.get(name) or []
+    finite = [value for value in values if value is not None]
+    return Reached(finite, len(values)) if finite else None
+
+
+def differences(table: TrialTable, trial: str, name: str, spec: str, other: str) -> Float[np.ndarray, " seeds"]:
+    """Subtracts the accuracies of another mechanism, or of chance, seed by seed; empty where one is missing."""
+    ours, chance = find(table, trial, spec), table.trials[trial]["chance"] if trial in table.trials else None
+    values = ours.get(name, [])
+    theirs = [chance] * len(values) if other == CHANCE else find(table, trial, other).get(name, [])
+    pairs = [(a, b) for a, b in zip(values, theirs, strict=False) if a is not None and b is not None]
+    return np.array([a - b for a, b in pairs])
+
+
+def at_greatest(table: TrialTable, trial: str, spec: str, other: str) -> Float[np.ndarray, " seeds"]:
+    """Subtracts the accuracies at the trial's greatest size; see `differences`."""
+    names = sizes(table, trial)
+    return differences(table, trial, names[-1], spec, other) if names else np.array([])
+
+
+def judge(table: TrialTable, spec: str, other: str = BASELINE) -> Iterator[tuple[str, str, Verdict]]:
+    """Compares a mechanism with another in each trial at its greatest size, as one family.
+
+    Yields:
+      The trial, the size, and the verdict.
+    """
+    trials = [trial for trial in table.trials if find(table, trial, spec) and find(table, trial, other)]
+    found = [at_greatest(table, trial, spec, other) for trial in trials]
+    if trials:
+        judged = verdicts.judge_differences(found, declared([Comparison(trial, [spec], [other]) for trial in trials]))
+        yield from zip(trials, (size_of(sizes(table, trial)[-1]) for trial in trials), judged, strict=True)
+
+
+def declared(family: Sequence[Comparison]) -> Declaration:
+    """Declares a family of comparisons of accuracies."""
+    return Declaration("What can a mechanism do?", "accuracy", MARGIN, family)
+
+
+def sentence(spec: str, other: str, trial: str, size: str, verdict: Verdict) -> str:
+    """Says what can be claimed, or that nothing can."""
+    at = f"{trial} at size {size}" if size else trial
+    number = f"{verdict.number(ACCURACY)} points, {len(verdict.differences)} seeds"
+    if verdict.words in (verdicts.BETTER, verdicts.WORSE):
+        return f"{spec} is {verdict.words} than {other} in {at}: {number}."
+    if verdict.words.startswith("equal"):
+        return f"{spec} and {other} are {verdict.words} in {at}: {number}."
+    if verdict.words == verdicts.NOT_TESTED:
+        return f"{spec} against {other} in {at}: all seeds differ alike, by {verdict.number(ACCURACY)} points."
+    finds = ACCURACY.with_unit(ACCURACY.text(verdict.detects))
+    return f"{spec} against {other} in {at}: undecided, {number}; {finds} would be found."

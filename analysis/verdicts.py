@@ -76,7 +76,7 @@ def judge(found: Found, declared: Declaration, split: str = "test") -> list[Verd
       split: `test` or `validation` at the best step, or `train`: the last whole epoch up to it.
     """
     differences = [_differences(found, row, lambda run: run.value(declared.metric, split)) for row in declared.family]
-    return _judged(declared.family, differences, declared)
+    return judge_differences(differences, declared)
 
 
 def judge_curve(found: Found, declared: Declaration, comparison: Comparison) -> str:
@@ -90,13 +90,14 @@ def judge_curve(found: Found, declared: Declaration, comparison: Comparison) -> 
     count = min(map(len, curves), default=0)
     values = [lambda run, i=i: run.curve(declared.metric)[i][2] for i in range(count)]
     differences = [_differences(found, comparison, value) for value in values]
-    words = {verdict.words for verdict in _judged([comparison] * count, differences, declared)}
+    family = dataclasses.replace(declared, family=[comparison] * count)
+    words = {verdict.words for verdict in judge_differences(differences, family)}
     return next(iter(words)) if len(words) == 1 else DOES_NOT if DOES_NOT in words else UNDECIDED
 
 
-def _judged(family: Sequence[Comparison], differences: Sequence[Differences], declared: Declaration) -> list[Verdict]:
-    """Returns the verdicts on comparisons, of which the differences are known, as one family."""
-    metric = metrics.find(declared.metric)
+def judge_differences(differences: Sequence[Differences], declared: Declaration) -> list[Verdict]:
+    """Judges a declared family by the differences of each comparison, seed by seed; none is *not tested*."""
+    family, metric = declared.family, metrics.find(declared.metric)
     said = [
         _p_values(values, comparison, declared.margin, metric)
         for values, comparison in zip(differences, family, strict=True)

@@ -4,10 +4,13 @@
 """
 
 import dataclasses
+from collections.abc import Mapping
 
 from ml_collections import ConfigDict
 
+from attention.errors import check_known
 from train.config.schema import Config
+from train.data.trials.sizes import TrialSize
 from train.tasks import TASKS
 
 
@@ -54,13 +57,14 @@ def captioning(attention: str, model: str = "captioner") -> ConfigDict:
     return config
 
 
-def trial(source: str, attention: str) -> ConfigDict:
-    """A trial in the frame of all trials, with a mechanism in each of two layers; experiments override what differs."""
+def trial(name: str, sizes: Mapping[str, TrialSize]) -> ConfigDict:
+    """A trial in the frame of all trials; experiments override what differs."""
+    check_known("trial", name, sizes)
     config = _defaults("trial", "frame")
-    config.data.source = source
-    config.model.attention = attention
+    config.data.update(source=sizes[name].source, batch_size=32, eval_examples=500)
+    config.model.update({"width": 32} | sizes[name].model)
     config.optimizer.update(learning_rate=3e-3, warmup="100 steps", weight_decay=0.0, beta2=0.95)
-    config.train.update(length="2000 steps", log_every="200 steps", eval_every="500 steps", checkpoint_every="0 steps")
+    config.train.update(length="1500 steps", log_every="250 steps", eval_every="250 steps", checkpoint_every="0 steps")
     return config
 
 

@@ -7,6 +7,8 @@
   *better* or *worse*;
 - `shown`: tests that prove it, so it *holds*; `refuted`: tests that prove the opposite, so it *does not hold*;
 - `sums`: the paper's own figures. It *holds* where each comes to what is printed, to its last digit, or is above 0;
+- `trial`, `spec` and `other`: of the kept table of trials, at the trial's greatest size. It claims that the mechanism
+  `spec` is `claimed` to be better than `other`, or worse, or equal within 5 points; all of these are one family;
 - `ratio`: of a benchmark. A claim that it is `above` or `below` 1 *holds* where it is so in every round, *does not
   hold* where it is so in none, and is *undecided* otherwise.
 
@@ -25,17 +27,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis import metrics, tables, verdicts
+from analysis import metrics, tables, trials, verdicts
 from analysis.verdicts import BETTER, DOES_NOT, HOLDS, NOT_TESTED, UNDECIDED, WORSE, Verdict
 from attention.errors import UsageError, unknown
 from models.files import read_json
 from studies import kept, runs
 from studies.definitions import DECLARATIONS
 from train.grids import declaration
-from train.grids.declaration import Declaration
+from train.grids.declaration import Comparison, Declaration
+from train.grids.trial_table import TrialTable
 
 CLAIMS = Path(__file__).parent / "claims"
-PAPERS = ("digiugno", "wikipedia", "sanger", "zhang", "hosseini")
+PAPERS = ("digiugno", "wikipedia", "sanger", "zhang", "hosseini", "literature")
+TRIALS = Path(__file__).parent.parent / "configs/trials.json"
 CLASSES = ("exact", "full size", "reduced", "another question", "")
 ANOTHER = "another question"
 SPLITS = ("test", "train")
@@ -62,7 +66,10 @@ class Claim:
       refuted: Tests that prove the opposite.
       sums: Pairs of a sum and what is printed for it.
       ratio: `file` of `benchmarks/results`, `at` what place in it, and perhaps `over` what other place.
-      claimed: Of the ratio: `above` or `below` 1; '' is nothing.
+      claimed: Of the ratio: `above` or `below` 1; '' is nothing. Of the trial: `better`, `worse` or `equal`.
+      trial: A trial of `configs/trials.json`.
+      spec: A mechanism.
+      other: What it is compared with, a mechanism or `chance`.
       headline: Whether it stands in the table at the top.
       note: Remarks.
     """
@@ -82,6 +89,9 @@ class Claim:
     sums: Sequence[Sequence[str]] = ()
     ratio: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     claimed: str = ""
+    trial: str = ""
+    spec: str = ""
+    other: str = ""
     headline: bool = False
     note: str = ""
 
@@ -91,7 +101,7 @@ class Claim:
             raise unknown(f"class of the claim {self.says!r}", self.kind, CLASSES[:-1])
         if self.split not in SPLITS:
             raise unknown(f"split of the claim {self.says!r}", self.split, SPLITS)
-        if sum(map(bool, (self.study, self.shown, self.refuted, self.sums, self.ratio))) > 1:
+        if sum(map(bool, (self.study, self.shown, self.refuted, self.sums, self.ratio, self.trial))) > 1:
             raise UsageError(f"The claim {self.says!r} has several grounds; give it one, or make two claims of it.")
 
     @property
@@ -107,7 +117,7 @@ class Claim:
             return self._of_rounds()
         if self.study:
             return self._of_study()
-        return NOT_TESTED
+        return tried()[self.says].words if self.trial else NOT_TESTED
 
     @property
     def measured(self) -> str:
@@ -117,6 +127,8 @@ class Claim:
             return f"{value:.2g}" if least == greatest else f"{value:.2f} ({least:.2f} – {greatest:.2f})"
         if self.sums:
             return ", ".join(f"`{text} = {_come_to(text, printed)}`" for text, printed in self.sums)
+        if self.trial:
+            return _effect_of_trial(tried()[self.says])
         judged = self._judged()
         return "" if judged is None or self.curve else self._effect(judged)
 
@@ -126,7 +138,7 @@ class Claim:
         tests = dict.fromkeys(Path(test.partition("::")[0]).stem for test in (*self.shown, *self.refuted))
         studied = f"[{self.study}](#{self.study})" if self.study else ""
         measured = f"[{self.ratio['file']}_cpu](#evidence)" if self.ratio else ""
-        sums = "its own figures" if self.sums else ""
+        sums = "its own figures" if self.sums else "[trials](trials.md)" if self.trial else ""
         return " ".join([*(f"[{name}](#evidence)" for name in tests), studied, measured, sums]).strip() or "–"
 
     def _judged(self) -> Verdict | None:
@@ -182,6 +194,17 @@ def judged(study: str, metric: str = "", split: str = "test") -> dict[str, Verdi
     found = kept.find(study)
     rows = verdicts.judge(found, declared(study, metric, split), split) if found else []
     return {verdict.comparison.name: verdict for verdict in rows}
+
+
+@functools.cache
+def tried() -> dict[str, Verdict]:
+    """Judges all claims on trials, by what they say, as one family."""
+    of_trials = [claim for claim in claims() if claim.trial]
+    table = TrialTable.read(TRIALS)
+    family = [Comparison(claim.says, [claim.spec], [claim.other], claim.claimed) for claim in of_trials]
+    found = [trials.at_greatest(table, claim.trial, claim.spec, claim.other) for claim in of_trials]
+    judged = verdicts.judge_differences(found, trials.declared(family))
+    return {verdict.comparison.name: verdict for verdict in judged}
 
 
 def rounds(ratio: Mapping[str, Any]) -> tuple[float, float, float]:
@@ -256,6 +279,14 @@ def evidence() -> str:
 def _cells(claim: Claim) -> tuple[str, ...]:
     words = (claim.place, claim.says, claim.printed, claim.kind or "–", f"**{claim.verdict}**", claim.measured)
     return tuple(map(_escaped, (*words, claim.grounds, claim.note)))
+
+
+def _effect_of_trial(verdict: Verdict) -> str:
+    if verdict.words == NOT_TESTED:
+        return ""
+    said = f"{verdict.number(trials.ACCURACY)} points of accuracy, {len(verdict.differences)} seeds"
+    finds = f"; finds {trials.ACCURACY.text(verdict.detects)}" if verdict.words == UNDECIDED else ""
+    return said + finds
 
 
 def _escaped(text: str) -> str:

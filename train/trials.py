@@ -11,20 +11,28 @@ command continues what was stopped. `docs/trials.md` says what the trials are.
 import argparse
 import dataclasses
 import itertools
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from attention import specs
 from attention.errors import UsageError, check_known
 from models.fields import LAYERS
 from models.mechanisms import resolve
 from train import cli
+from train.data.trials.sizes import CPU, PUBLISHED
 from train.grids import cells, matching, pool, running
-from train.grids.cells import Cell, Choice, TrialTable
+from train.grids.cells import Cell, Choice
+from train.grids.trial_table import TrialTable, is_alike
+from train.loading import PACKAGE
+from train.run import console
 
-FIRST = ("stacked", "parity", "selective")
+FIRST = ("stacked", "copying", "parity")
 LONGEST = 200  # letters of a folder
 RATES = "1e-3,3e-3,1e-2"
+KEPT = PACKAGE / "configs/trials.json"  # what was measured of all mechanisms
+BASELINES = ("dot_product", "linear", "gated_delta", "state_space")  # of those, what is printed beside
 SEVERAL = {"action": "append", "default": []}
 
 
@@ -36,6 +44,7 @@ class Asked:
     choice: Choice
     seeds: int  # that are tested
     directory: Path
+    jobs: int = 0  # runs at a time, 0 is as many as suit the machine
 
     @classmethod
     def of(cls, flags: argparse.Namespace) -> "Asked":
@@ -46,18 +55,23 @@ class Asked:
             raise UsageError("Where do the runs go? Give a --workdir, such as runs/trials.")
         if flags.out or (flags.all and flags.only):
             raise UsageError("--out is for --merge, and --all is without --only; leave one out.")
-        specs, trials = dict.fromkeys(flags.specs), flags.only or (cells.known() if flags.all else FIRST)
-        for spec in specs:
+        named = dict.fromkeys("|".join(specs.items(spec)) for spec in flags.specs)  # however they were spaced
+        known = PUBLISHED if flags.full else CPU
+        trials = flags.only or (known if flags.all else FIRST)
+        for spec in named:
             resolve(spec, LAYERS)  # a slip of the pen; what a trial's frame cannot have is the cell's reason
-        names = {pool.name_of(spec): spec for spec in specs}
-        if len(names) < len(specs) or max(map(len, names)) > LONGEST:
+        names = {pool.name_of(spec): spec for spec in named}
+        if len(names) < len(named) or max(map(len, names)) > LONGEST:
             raise UsageError(
                 f"Mechanisms need folders of different names, of at most {LONGEST} letters; write them anew."
             )
         for trial in trials:
-            check_known("trial", trial, cells.known())
-        made = [Cell(trial, spec, flags.workdir) for spec, trial in itertools.product(specs, dict.fromkeys(trials))]
-        return cls(made, Choice(tuple(flags.rates.split(",")), flags.tuning_seeds), flags.seeds, flags.workdir)
+            check_known("trial", trial, known)
+        pairs = itertools.product(named, dict.fromkeys(trials))
+        made = [Cell(trial, spec, flags.workdir, flags.full) for spec, trial in pairs]
+        return cls(
+            made, Choice(tuple(flags.rates.split(",")), flags.tuning_seeds), flags.seeds, flags.workdir, flags.jobs
+        )
 
     def before(self) -> TrialTable:
         """Reads the cells that the table has beside those that are asked for.
@@ -66,21 +80,24 @@ class Asked:
           UsageError: their rates were chosen otherwise.
         """
         path = self.directory / cells.TABLE
-        table = TrialTable.read(path).without(self.cells) if path.is_file() else TrialTable([], [])
-        choice = {"rates": list(self.choice.rates), "seeds": self.choice.seeds}
-        for row in table.rows:
-            if "reason" not in row and row["settings"]["choice"] != choice:
+        asked = {(cell.trial, cell.spec) for cell in self.cells}
+        table = TrialTable.read(path) if path.is_file() else TrialTable({}, [], [])
+        kept = [row for row in table.rows if (row["trial"], row["spec"]) not in asked]
+        for trial in {row["trial"] for row in kept if "reason" not in row}:
+            chosen = {name: table.trials[trial]["settings"].get(name) for name in self.choice.plain}
+            if chosen != self.choice.plain:
                 raise UsageError(
-                    f"{path} has cells whose rates were chosen with {row['settings']['choice']}, not {choice}; give "
-                    "the same --rates and --tuning-seeds, or another --workdir."
+                    f"{path} has cells whose rates were chosen with {chosen}, not {self.choice.plain}; give the same "
+                    "--rates and --tuning-seeds, or another --workdir."
                 )
-        return table
+        return TrialTable(
+            {row["trial"]: table.trials[row["trial"]] for row in kept if "reason" not in row}, kept, table.made
+        )
 
     def table(self, reasons: Sequence[str], before: TrialTable) -> TrialTable:
         """Makes the table of what has finished."""
-        rows = [cell.row(self.choice, self.seeds, reason) for cell, reason in zip(self.cells, reasons, strict=True)]
-        ours = TrialTable.of((row for row, _ in rows), (call for _, calls in rows for call in calls))
-        return TrialTable.merged([before, ours])
+        pairs = zip(self.cells, reasons, strict=True)
+        return TrialTable.merged([before, *(cell.table(self.choice, self.seeds, reason) for cell, reason in pairs)])
 
 
 def run(flags: argparse.Namespace) -> int:
@@ -96,25 +113,50 @@ def run(flags: argparse.Namespace) -> int:
     print(f"Checking {len(asked.cells)} cells", flush=True)
     examined = matching.apart(matching.examined, [cell.request for cell in asked.cells])
     possible = [cell for cell, reason in zip(asked.cells, examined.reasons, strict=True) if not reason]
-    jobs = flags.jobs or (0 if examined.platform == "cpu" else 1)
-
-    def train(parts: Mapping[Cell, running.Runs]) -> dict[Path, str]:
-        runs = {path: run_flags for cell, part in parts.items() for path, run_flags in cell.left(part).items()}
-        outcomes = running.run_all(runs, jobs, examined.together, asked.directory, lambda path: None) if runs else {}
-        for cell in parts:
-            cell.note(outcomes)
-        return outcomes
-
-    outcomes = train({cell: cell.tuning(asked.choice) for cell in possible})
+    outcomes = _train(asked, examined, {cell: cell.tuning(asked.choice) for cell in possible})
     if pool.STOPPED not in outcomes.values():
         outcomes = {path: outcome for path, outcome in outcomes.items() if outcome == pool.FAILED}
         tried = {cell: scores for cell in possible if (scores := cell.tried(asked.choice))}
         rates = {cell: cells.best(scores) for cell, scores in tried.items() if not cells.all_diverged(scores)}
-        outcomes |= train({cell: cell.tested(rate, asked.seeds) for cell, rate in rates.items()})
-    table = asked.table(examined.reasons, before)
-    table.write(asked.directory / cells.TABLE)
-    print(table.text())
-    return running.sum_up(outcomes, f"The table is in {asked.directory / cells.TABLE}.")
+        outcomes |= _train(asked, examined, {cell: cell.tested(rate, asked.seeds) for cell, rate in rates.items()})
+    table, path = asked.table(examined.reasons, before), asked.directory / cells.TABLE
+    table.write(path)
+    print(_beside(table).text())
+    _write_page(path)
+    return running.sum_up(outcomes, f"The table is in {path}, and the page in {path.with_suffix('.html')}.")
+
+
+def _train(asked: Asked, examined: matching.Examined, parts: Mapping[Cell, running.Runs]) -> dict[Path, str]:
+    """Trains runs of cells, and prints the line of each cell whose tested seeds have finished."""
+    runs = {path: run_flags for cell, part in parts.items() for path, run_flags in cell.left(part).items()}
+    if not runs:
+        return {}
+    cell_of = {path: cell for cell, part in parts.items() for path in part}
+    on_cpu = examined.platform == "cpu"  # which trains one on each core faster than several in one program
+
+    def show(path: Path) -> None:
+        table = cell_of[path].table(asked.choice, asked.seeds, "")
+        if all("reason" not in row for row in table.rows):
+            print(table.text(), flush=True)
+
+    jobs = asked.jobs or (0 if on_cpu else 1)
+    outcomes = running.run_all(runs, jobs, 1 if on_cpu else examined.together, asked.directory, show)
+    for cell in parts:
+        cell.note(outcomes)
+    return outcomes
+
+
+def _beside(table: TrialTable) -> TrialTable:
+    """Puts the kept baselines of the same trials behind the cells of a table."""
+    kept = TrialTable.read(KEPT)
+    rows = [row for row in kept.rows if row["spec"] in BASELINES]
+    alike = [trial for trial, of in table.trials.items() if is_alike(trial, of, kept.trials.get(trial))]
+    return table.beside(TrialTable(kept.trials, rows, kept.made), alike)
+
+
+def _write_page(path: Path) -> None:
+    """Writes the page, in a process of its own: what trains needs nothing of what draws."""
+    subprocess.run([*console.command("analysis.pages.trials"), str(path), str(KEPT)], check=False)
 
 
 def _merge(paths: Sequence[Path], out: Path | None) -> int:
@@ -122,7 +164,7 @@ def _merge(paths: Sequence[Path], out: Path | None) -> int:
         raise UsageError("Where does the joined table go? Give an --out.")
     table = TrialTable.merged([TrialTable.read(path) for path in paths])
     table.write(out)
-    print(table.text(), f"The table is in {out}.", sep="\n")
+    print(table.text(), *table.remarks(), f"The table is in {out}.", sep="\n")
     return cli.DONE
 
 
@@ -132,9 +174,10 @@ main = cli.program(
     cli.flag("--workdir", type=Path, metavar="DIR", help="the folder of the runs and the table"),
     cli.flag("--only", **SEVERAL, metavar="TRIAL", help=f"a trial; may be given again; default {', '.join(FIRST)}"),
     cli.flag("--all", action="store_true", help="all trials"),
+    cli.flag("--full", action="store_true", help="at the published sizes, on an accelerator"),
     cli.flag("--seeds", type=cli.count, default=5, help="number of seeds that are tested"),
     cli.flag("--rates", default=RATES, metavar="RATE,...", help=f"learning rates to choose from, default {RATES}"),
-    cli.flag("--tuning-seeds", type=cli.count, default=2, help="number of seeds of each rate that is tried"),
+    cli.flag("--tuning-seeds", type=cli.count, default=1, help="number of seeds of each rate that is tried"),
     cli.flag("--jobs", type=cli.count, default=0, help="runs at a time; default one for each CPU, one on accelerators"),
     cli.flag("--merge", **SEVERAL, type=Path, metavar="FILE", help="a table to join with others; may be given again"),
     cli.flag("--out", type=cli.new_file, metavar="FILE", help="the joined table"),

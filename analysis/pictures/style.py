@@ -167,7 +167,18 @@ def _write_png(figure: Figure, path: Path) -> None:
 
 
 def _write_svg(figure: Figure, path: Path) -> None:
-    """Writes an SVG without a ground, whose ink is light where the page around it is dark."""
+    path.write_text(_drawn(figure), encoding="utf-8")
+
+
+@quiet
+def svg(figure: Figure) -> str:
+    """Draws a figure as an SVG that stands within a page."""
+    drawn = _drawn(figure)
+    return drawn[drawn.index("<svg") :]
+
+
+def _drawn(figure: Figure) -> str:
+    """Draws an SVG without a ground, whose ink is light where the page around it is dark."""
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg", facecolor="none", metadata={"Date": None})
     rules = (
@@ -176,7 +187,7 @@ def _write_svg(figure: Figure, path: Path) -> None:
         for kind in ("fill", "stroke")
     )
     dark = f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
-    path.write_text(drawn.getvalue().replace("</style>", dark, 1), encoding="utf-8")
+    return drawn.getvalue().replace("</style>", dark, 1)
 
 
 WRITERS = {".png": _write_png, ".svg": _write_svg}

@@ -9,6 +9,7 @@ from jax.nn import initializers
 
 from attention.activations import unit
 from attention.parameters import Parameter, Params, Sizes, lift
+from attention.recurrences.linear import Strongest
 from attention.recurrences.recurrence import Recurrence
 from attention.recurrences.surrounded import Surrounded
 from attention.types import Count
@@ -71,9 +72,13 @@ class GatedLinear(Recurrence):
 class GatedDelta(Surrounded):
     """W ← α (W − β W k kᵀ) + β v kᵀ and W q, with unit SiLU keys and queries (Yang et al. 2024, 2412.06464, eq. 10).
 
-    α = exp(−exp(a) softplus(W_α x + b)) and β = σ(W_β x), one of each a head.
+    α = exp(−exp(a) softplus(W_α x + b)) and β = s·σ(W_β x), one of each a head.
+
+    Attributes:
+      strongest: s. Above 1 the state can change its sign (Grazzi et al. 2024, arXiv:2411.12537), up to 2.
     """
 
+    strongest: Strongest = 1.0
     title = "Gated delta attention"
     silent = ("query", "key")
 
@@ -91,7 +96,11 @@ class GatedDelta(Surrounded):
         """Returns log α and β, `(*B, S, N, 1)` and `(*B, S, N)`."""
         amount = jax.nn.softplus(source @ params["forget_kernel"] + lift(params["forget_bias"], source.ndim))
         decay = -jnp.exp(lift(params["forget_rate"], source.ndim)) * amount
-        return decay[..., None], jax.nn.sigmoid(source @ params["strength_kernel"])
+        return decay[..., None], self.strength(params, source)
+
+    def strength(self, params: Params, source: jax.Array) -> jax.Array:
+        """Returns β, `(*B, S, N)`."""
+        return self.strongest * jax.nn.sigmoid(source @ params["strength_kernel"])
 
     def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: Any) -> jax.Array:
         """Returns the faded W with the value in the place of what W stored for the key."""

@@ -20,9 +20,10 @@ from attention.options import Options, takes_options
 from attention.parameters import Parameter, Params, Sizes, lift
 from attention.recurrences.recurrence import Recurrence
 from attention.score import attend
-from attention.types import Names
+from attention.types import Names, Number, above, at_most
 
 FEATURES = {"elu": lambda x: jax.nn.elu(x) + 1, "relu": jax.nn.relu, "identity": lambda x: x}
+Strongest = Annotated[Number, above(0), at_most(2)]  # of β: a state grows beyond bounds above 2
 
 
 @takes_options
@@ -78,7 +79,7 @@ def delta_attention(
       query: Queries `(*B, T, N, H)`.
       key: Keys `(*B, S, K, H)`; K divides N.
       value: Values `(*B, S, K, V)`.
-      strength: β, in [0, 1], `(*B, S, K)`.
+      strength: β, in [0, 1], or up to 2 where what is stored may change its sign, `(*B, S, K)`.
       **options: The fields of `attention.options.Options`, as of `linear_attention`.
 
     Returns:
@@ -156,8 +157,13 @@ class LinearAttention(Recurrence):
 
 @dataclasses.dataclass(frozen=True)
 class Delta(Recurrence):
-    """Fast weights written by the delta rule, with β = sigmoid(W_β x + b) for each head."""
+    """Fast weights written by the delta rule, with β = s·sigmoid(W_β x + b) for each head.
 
+    Attributes:
+      strongest: s. Above 1 the state can change its sign (Grazzi et al. 2024, arXiv:2411.12537), up to 2.
+    """
+
+    strongest: Strongest = 1.0
     title = "Delta attention"
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
@@ -167,7 +173,8 @@ class Delta(Recurrence):
 
     def gates(self, params: Params, source: jax.Array) -> jax.Array:
         """Returns β."""
-        return jax.nn.sigmoid(source @ params["strength_kernel"] + lift(params["strength_bias"], source.ndim))
+        logits = source @ params["strength_kernel"] + lift(params["strength_bias"], source.ndim)
+        return self.strongest * jax.nn.sigmoid(logits)
 
     def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: jax.Array) -> jax.Array:
         """Returns W + β (v − W φ(k)) φ(k)ᵀ."""

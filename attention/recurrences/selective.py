@@ -58,7 +58,7 @@ class KimiDelta(GatedDelta):
     """W ← W diag(α) (I − β k kᵀ) + β v kᵀ and W q/√H, with unit SiLU keys and queries (Kimi Linear, section 3).
 
     The report is arXiv:2510.26692. α = exp(−exp(a) softplus(W₂ W₁ x + b)), one for each column of each head, and
-    β = σ(W_β x). W₁ has H outputs.
+    β = s·σ(W_β x), with `strongest` = s as in `gated_delta`. W₁ has H outputs.
     """
 
     title = "Kimi delta attention"
@@ -72,7 +72,7 @@ class KimiDelta(GatedDelta):
     def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns log α, `(*B, S, N, H)`, and β, `(*B, S, N)`."""
         rate = lift(jnp.exp(params["forget_rate"])[:, None], source.ndim + 1)
-        return -rate * jax.nn.softplus(low_rank(params, source)), jax.nn.sigmoid(source @ params["strength_kernel"])
+        return -rate * jax.nn.softplus(low_rank(params, source)), self.strength(params, source)
 
     def writes(self, params: Params, query: jax.Array, key: Any, value: jax.Array) -> tuple[Any, ...]:
         """Writes as the gated delta rule, and scales queries."""

@@ -245,7 +245,7 @@ CASES = {
     "gated delta": of(GatedDelta()),
     "state space": of(StateSpace()),
     "kimi delta": of(KimiDelta()),
-    "gated delta layer": of(GatedDelta(conv=3, gate="norm_first"), equivariant=False),
+    "gated delta layer": of(GatedDelta(2.0, conv=3, gate="norm_first"), equivariant=False),
     "state space layer": of(StateSpace(conv=3, gate="gate_first", skip=True), equivariant=False),
 }
 # (case, implementation) of all that must equal the reference, and of all.

@@ -1,6 +1,5 @@
 """A table of trials: its cells, what cannot be tried, and tables that are joined."""
 
-import copy
 import json
 
 import pytest
@@ -8,40 +7,35 @@ import pytest
 from attention import UsageError
 from train import trials
 from train.grids import cells, matching, pool
-from train.grids.cells import Cell, Choice, TrialTable
+from train.grids.cells import Cell, Choice
+from train.grids.trial_table import MADE, TrialTable
 
-SETTINGS = {
-    "data": {"source": "recall"},
-    "model": {"attention": "delta", "width": 64},
-    "train": {"length": "9 steps"},
-    "choice": {"rates": ["1e-3", "3e-3"], "seeds": 2},
-}
+SETTINGS = {"data.source": "recall", "model.width": 64, "train.length": "9 steps", "tuning.rates": ["1e-3", "3e-3"]}
+RECALL = {"recall": {"settings": SETTINGS, "chance": 0.125}}
 ROW = {
     "trial": "recall",
     "spec": "delta",
-    "settings": SETTINGS,
     "tried": {"1e-3": [0.5, 0.6], "3e-3": [0.9, 0.8]},
     "rate": "3e-3",
     "seeds": [0, 1, 2],
     "accuracy": [1.0, 0.995, 0.5],
-    "chance": 0.125,
 }
 CALL = {"versions": {"jax": "0.10"}, "devices": "1 cpu", "git": "abc", "matmul_precision": "default"}
 
 
+def table(*rows, settings=(), **call):
+    """A table of rows in the trial `recall`, whose settings may differ from the others'."""
+    of = {"recall": RECALL["recall"] | {"settings": SETTINGS | dict(settings)}}
+    return TrialTable(of, list(rows), [CALL | call])
+
+
 def written(tmp_path, name, *rows, **call):
     path = tmp_path / f"{name}.json"
-    TrialTable(list(rows), [CALL | call]).write(path)
+    table(*rows, **call).write(path)
     return path
 
 
-def other(**changes):
-    row = copy.deepcopy(ROW) | {"spec": "linear"}
-    row["settings"]["model"]["attention"] = "linear"
-    for path, value in changes.items():
-        section, _, field = path.partition("__")
-        row["settings"][section][field] = value
-    return row
+OTHER = ROW | {"spec": "linear"}
 
 
 @pytest.mark.parametrize(
@@ -81,17 +75,17 @@ def test_a_seed_that_diverged_is_kept_and_not_trained_again(tmp_path):
     assert cell.tried(choice) == {}  # one has neither finished nor diverged
     cell.note({second: pool.DIVERGED})
     assert cell.tried(choice) == {"1e-3": [None, None]}
-    assert "not finite with any rate" in cell.row(choice, 5, "")[0]["reason"]
+    assert "not finite with any rate" in cell.table(choice, 5, "").rows[0]["reason"]
 
 
 def test_of_seeds_that_diverged_none_has_solved():
     row = ROW | {"accuracy": [1.0, None, 1.0]}
-    assert "1.00 2/3" in TrialTable([row], [CALL]).text()
+    assert "1.00 2/3" in table(row).text()
 
 
 def test_a_table_shows_means_seeds_that_solved_chance_and_reasons(tmp_path):
     row = {"trial": "recall", "spec": "super", "reason": "it is not causal"}
-    lines = TrialTable([ROW, row], [CALL]).text().splitlines()
+    lines = table(ROW, row).text().splitlines()
     assert lines[0].split() == ["recall"]
     assert lines[1].split() == ["delta", "0.83", "2/3"]
     assert lines[2].split() == ["super", "-"]
@@ -100,7 +94,7 @@ def test_a_table_shows_means_seeds_that_solved_chance_and_reasons(tmp_path):
 
 
 def test_tables_are_joined_and_other_versions_are_remarked(tmp_path, capsys):
-    a, b = written(tmp_path, "a", ROW), written(tmp_path, "b", other(), versions={"jax": "0.11"})
+    a, b = written(tmp_path, "a", ROW), written(tmp_path, "b", OTHER, versions={"jax": "0.11"})
     assert trials.main([f"--merge={a}", f"--merge={b}", f"--out={tmp_path / 'c.json'}"]) == 0
     printed = capsys.readouterr().out
     assert "delta" in printed
@@ -111,7 +105,7 @@ def test_tables_are_joined_and_other_versions_are_remarked(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"accuracy": []}, {"accuracy": "x"}, {"accuracy": [None]}, {"settings": 3}, {"chance": "a"}, {"trial": 1}],
+    [{"accuracy": []}, {"accuracy": "x"}, {"accuracy": [None]}, {"rate": 3}, {"trial": "copying"}, {"trial": 1}],
 )
 def test_a_damaged_table_is_one_sentence(tmp_path, changes):
     with pytest.raises(UsageError, match="is no table of trials"):
@@ -119,19 +113,39 @@ def test_a_damaged_table_is_one_sentence(tmp_path, changes):
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("settings", "row", "message"),
     [
-        (other(train__length="8 steps"), "in the trial recall, train.length was '9 steps' and '8 steps'"),
-        (other(data__source="recall(size=4)"), "data.source was 'recall' and 'recall(size=4)'"),
-        (other(choice__rates=["1e-2"]), "choice.rates was ['1e-3', '3e-3'] and ['1e-2']"),
-        (ROW | {"accuracy": [0.1]}, "Two tables have delta in the trial recall"),
+        ({"train.length": "8 steps"}, OTHER, "in the trial recall, train.length was '9 steps' and '8 steps'"),
+        ({"data.source": "recall(size=4)"}, OTHER, "data.source was 'recall' and 'recall(size=4)'"),
+        ({"tuning.rates": ["1e-2"]}, OTHER, "tuning.rates was ['1e-3', '3e-3'] and ['1e-2']"),
+        ({}, ROW | {"accuracy": [0.1]}, "Two tables have delta in the trial recall"),
     ],
 )
-def test_what_does_not_compare_is_refused(row, message):
+def test_what_does_not_compare_is_refused(settings, row, message):
     empty = {"trial": "recall", "spec": "super", "reason": "why"}
     with pytest.raises(UsageError) as error:
-        TrialTable.merged([TrialTable([empty, ROW], [CALL]), TrialTable([row], [CALL])])
+        TrialTable.merged([table(empty, ROW), table(row, settings=settings)])
     assert message in str(error.value)
+
+
+def test_a_setting_that_was_declared_later_does_not_keep_tables_apart():
+    joined = TrialTable.merged([table(ROW), table(OTHER, settings={"model.new": 0})])
+    assert [row["spec"] for row in joined.rows] == ["delta", "linear"]
+
+
+def test_kept_cells_stand_behind_those_that_were_trained_here():
+    ours, kept = table(ROW), table(ROW | {"accuracy": [0.1]}, OTHER)
+    assert ours.beside(kept, ["recall"]).rows == [ROW, OTHER]
+    assert ours.beside(kept, []).rows == [ROW]
+
+
+def test_the_kept_table_is_one_whose_trials_are_as_they_are_now():
+    """Else nobody's new row would stand beside it."""
+    kept = TrialTable.read(trials.KEPT)
+    for trial, of in kept.trials.items():
+        request = Cell(trial, "dot_product", trials.KEPT.parent).request
+        now = cells.plain_settings(request.config) | Choice(tuple(trials.RATES.split(",")), 1).plain
+        assert now | of["settings"] == now, trial
 
 
 @pytest.mark.parametrize(
@@ -166,15 +180,18 @@ def test_a_cell_whose_tuning_failed_leaves_the_others_to_be_tested(tmp_path, mon
             if "linear" not in path.parts:
                 path.mkdir(parents=True)
                 best = {"validation": {"accuracy": 0.5}, "test": {"accuracy": 0.5}}
-                about = {name: CALL[name] for name in cells.MADE} | {"seconds": 1.0, "steps": 1, "best_step": 1}
+                about = {name: CALL[name] for name in MADE} | {"seconds": 1.0, "steps": 1, "best_step": 1}
                 result = about | {"best": best, "baselines": {"chance_accuracy": 0.1}}
                 (path / "result.json").write_text(json.dumps(result))
-                (path / "config.json").write_text(json.dumps(SETTINGS | {"optimizer": {}}))
+                (path / "config.json").write_text(json.dumps({name: {"width": 8} for name in cells.SECTIONS}))
+                line = {"step": 1, "split": "validation", "accuracy": 0.5}
+                (path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
         return {path: pool.FAILED if "linear" in path.parts else pool.FINISHED for path in todo}
 
     examined = matching.Examined(["", ""], "cpu", 1)
     monkeypatch.setattr(trials.matching, "apart", lambda *arguments: examined)
     monkeypatch.setattr(trials.running, "run_all", run_all)
+    monkeypatch.setattr(trials, "_write_page", lambda path: None)
     command = ["delta", "linear", "--only=recall", "--seeds=2", "--rates=1e-3", f"--workdir={tmp_path}"]
     assert trials.main(command) == 1
     tuned, tested = begun
@@ -196,7 +213,7 @@ def test_a_mechanism_is_tried_and_what_cannot_be_has_its_reason(tmp_path, capsys
         "model.width": "8",
     }
     monkeypatch.setattr(Cell, "request", property(lambda cell: _request(cell, small)))
-    command = ["delta", "delta|linear", "--only=stacked", "--seeds=2", "--rates=1e-3,3e-3", f"--workdir={tmp_path}"]
+    command = ["delta", " delta | linear", "--only=stacked", "--seeds=2", "--rates=1e-3,3e-3", f"--workdir={tmp_path}"]
     assert trials.main(command) == 0
     table = json.loads((tmp_path / cells.TABLE).read_text())
     row, refused = table["rows"]
@@ -205,7 +222,7 @@ def test_a_mechanism_is_tried_and_what_cannot_be_has_its_reason(tmp_path, capsys
     assert set(row["tried"]) == {"1e-3", "3e-3"}
     assert row["cache_bytes"] > 0
     assert "2" in refused["reason"]
-    assert refused["spec"] == "delta|linear"
+    assert refused["spec"] == "delta|linear"  # however it was spaced
     capsys.readouterr()
     assert trials.main(command) == 0
     assert json.loads((tmp_path / cells.TABLE).read_text()) == table
@@ -216,6 +233,8 @@ def test_a_mechanism_is_tried_and_what_cannot_be_has_its_reason(tmp_path, capsys
         "linear",
     ]
     assert trials.main(["retention", *command[2:4], "--rates=1e-3", command[-1]]) == 2
+    page = (tmp_path / cells.TABLE).with_suffix(".html").read_text()
+    assert "delta in stacked" in page
     assert "give the same --rates" in capsys.readouterr().err.replace("\n", " ")
 
 

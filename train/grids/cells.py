@@ -4,34 +4,30 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from attention.errors import UsageError
-from attention.types import build, fits
-from models.files import read_json, read_text
-from train import loading
-from train.cli.files import write_json
+from models.files import read_text
+from train.cli.files import read_record, write_json
+from train.config.schema import Config
 from train.grids import pool, running
 from train.grids.matching import Request
+from train.grids.trial_table import MADE, TrialTable
 from train.loading.leaves import flatten
 from train.run.workdir import read_config, read_result
 
 TABLE = "trials.json"
-SOLVED = 0.99  # from this accuracy on, a seed has solved a trial
 TUNING = 2**20  # the first of the seeds on which rates are chosen, more than can be tested
 DIVERGED = "diverged.json"  # in the folder of a cell
-MADE = ("versions", "devices", "git", "matmul_precision")  # of a result, with what it was made
 Tried = dict[str, list[float | None]]  # the validation accuracies of each rate
 RATE = "optimizer.learning_rate"
-OWN = ("model.attention", "model.name", RATE)  # settings in which the cells of a trial may differ
-WIDTH = 12  # of a column, in letters, at least
-
-
-def known() -> list[str]:
-    """Lists the trials that have a config, by their names."""
-    return [path.stem.removeprefix("trial_") for path in loading.files() if path.stem.startswith("trial_")]
+OWN = ("model.attention", RATE)  # settings in which the cells of a trial differ
+SECTIONS = ("data", "model", "optimizer", "train")
+ABOUT = ("parameters", "forward_flops_per_example")  # of a result, beside bytes of decode caches
+CACHE = "cache_bytes"
+DIGITS = 5  # of accuracies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,19 +46,26 @@ class Choice:
             given = ",".join(self.rates)
             raise UsageError(f"--rates must be different numbers above 0, such as 1e-3,3e-3, but it is {given!r}.")
 
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What a table says of it."""
+        return {"tuning.rates": list(self.rates), "tuning.seeds": self.seeds}
+
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A mechanism in a trial, in the folder of a table."""
+    """A mechanism in a trial, in the folder of a table; `full` is at the published size."""
 
     trial: str
     spec: str
     directory: Path
+    full: bool = False
 
     @property
     def request(self) -> Request:
         """Its config."""
-        return Request(f"{self.trial} {self.spec}", f"configs/trial_{self.trial}.py", {"model.attention": self.spec})
+        config = f"configs/trial_{'published' if self.full else 'cpu'}.py:{self.trial}"
+        return Request(f"{self.trial} {self.spec}", config, {"model.attention": self.spec})
 
     def tuning(self, choice: Choice) -> dict[Path, list[str]]:
         """Lists the runs that choose a rate, on seeds of their own."""
@@ -95,39 +98,49 @@ class Cell:
                 if not (pool.is_finished(path) or self._has_diverged(path)):
                     return {}
                 finished = pool.is_finished(path)
-                found[rate].append(read_result(path)["best"]["validation"]["accuracy"] if finished else None)
+                reached = read_result(path)["best"]["validation"]["accuracy"] if finished else None
+                found[rate].append(_rounded(reached))
         return found
 
-    def row(self, choice: Choice, seeds: int, reason: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Makes the cell of the table, or its reason where there is none yet, and says with what it was made."""
+    def table(self, choice: Choice, seeds: int, reason: str) -> TrialTable:
+        """Makes a table of this cell, with its reason where there is no accuracy yet."""
         where = {"trial": self.trial, "spec": self.spec}
         tried = {} if reason else self.tried(choice)
-        if not tried:
-            return where | {"reason": reason or "not all rates have been tried"}, []
-        if all_diverged(tried):
-            return where | {"reason": "the loss was not finite with any rate"}, []
-        rate = best(tried)
-        paths = list(self.tested(rate, seeds))
+        reason = reason or self._left_to_try(tried)
+        paths = [] if reason else list(self.tested(best(tried), seeds))
         finished = [path for path in paths if pool.is_finished(path)]
-        if not finished or any(path not in finished and not self._has_diverged(path) for path in paths):
-            return where | {"reason": f"{len(finished)} of {seeds} seeds have finished"}, []
-        results, config = {path: read_result(path) for path in finished}, read_config(finished[0])
-        tests = [results[path]["best"]["test"] if path in results else {} for path in paths]
+        if not reason and (
+            not finished or any(path not in finished and not self._has_diverged(path) for path in paths)
+        ):
+            reason = f"{len(finished)} of {seeds} seeds have finished"
+        if reason:
+            return TrialTable({}, [where | {"reason": reason}], [])
+        results = {path: read_result(path) for path in finished}
         first = results[finished[0]]
-        names = [name for name in first["best"]["test"] if name.startswith("accuracy")]
-        settings = json.loads(json.dumps({name: config[name] for name in ("data", "model", "optimizer", "train")}))
-        about = ("parameters", "forward_flops_per_example", "cache_bytes")
-        row = where | {
-            "settings": settings | {"choice": {"rates": list(choice.rates), "seeds": choice.seeds}},
-            "tried": tried,
-            "rate": rate,
-            "seeds": list(range(seeds)),
-            **{name: [test.get(name) for test in tests] for name in names},
-            "chance": first["baselines"]["chance_accuracy"],
-            **{name: first[name] for name in about if name in first},
-            "seconds": sum(result["seconds"] for result in results.values()),
+        about = {name: value for name, value in first.items() if name in ABOUT or name.startswith(CACHE)}
+        found = {"tried": tried, "rate": best(tried), "seeds": list(range(seeds))}
+        row = where | found | self._reached(paths, results) | about
+        row["seconds"] = round(sum(result["seconds"] for result in results.values()), 1)
+        chance = first["baselines"]["chance_accuracy"]
+        settings = {"settings": plain_settings(read_config(finished[0])) | choice.plain, "chance": chance}
+        made = [{name: result[name] for name in MADE} for result in results.values()]
+        return TrialTable({self.trial: settings}, [row], made)
+
+    def _left_to_try(self, tried: Tried) -> str:
+        if not tried:
+            return "not all rates have been tried"
+        return "the loss was not finite with any rate" if all_diverged(tried) else ""
+
+    def _reached(self, paths: Sequence[Path], results: Mapping[Path, Any]) -> dict[str, Any]:
+        """Lists the accuracies of each seed on the test, None where it diverged, and those at each evaluation."""
+        tests = [results[path]["best"]["test"] if path in results else {} for path in paths]
+        names = dict.fromkeys(name for test in tests for name in test if name.startswith("accuracy"))
+        curves = [_curve(path) if path in results else {} for path in paths]
+        steps = sorted({step for curve in curves for step in curve})
+        return {name: [_rounded(test.get(name)) for test in tests] for name in names} | {
+            "steps": steps,
+            "curves": [[_rounded(curve.get(step)) for step in steps] for curve in curves],
         }
-        return row, [{name: result[name] for name in MADE} for result in results.values()]
 
     def _flags(self, rate: str, seed: int) -> list[str]:
         return self.request.but({RATE: rate, "seed": str(seed)}).flags
@@ -163,96 +176,17 @@ def best(tried: Mapping[str, Sequence[float | None]]) -> str:
     return max(tried, key=mean)
 
 
-@dataclasses.dataclass(frozen=True)
-class TrialTable:
-    """The cells of one or several calls, as `trials.json` holds them."""
-
-    rows: list[dict[str, Any]]
-    made: list[dict[str, Any]]  # versions, devices and revisions of the runs
-
-    @classmethod
-    def of(cls, rows: Iterable[dict[str, Any]], made: Iterable[dict[str, Any]]) -> "TrialTable":
-        """Makes a table; what is said twice of how it was made is said once."""
-        calls = list(made)
-        return cls(list(rows), [call for number, call in enumerate(calls) if call not in calls[:number]])
-
-    @classmethod
-    def read(cls, path: Path) -> "TrialTable":
-        """Reads a table; raises a UsageError where the file holds none."""
-        table = build(cls, read_json(path, "give a table that train.trials wrote"), str(path))
-        if not all(map(_is_row, table.rows)) or not all(fits(Made, call) for call in table.made):
-            raise UsageError(f"{path} is no table of trials, or it was damaged; make it anew with train.trials.")
-        return table
-
-    @classmethod
-    def merged(cls, tables: Sequence["TrialTable"]) -> "TrialTable":
-        """Joins tables; raises a UsageError where the cells of a trial were made otherwise, or a cell stands twice."""
-        rows: dict[tuple[str, str], dict[str, Any]] = {}
-        first: dict[str, dict[str, Any]] = {}
-        for row in (row for table in tables for row in table.rows):
-            where = row["trial"], row["spec"]
-            if "reason" in row:
-                rows.setdefault(where, row)
-                continue
-            if where in rows and "reason" not in rows[where] and rows[where] != row:
-                raise UsageError(f"Two tables have {row['spec']} in the trial {row['trial']}; remove it from one file.")
-            rows[where], settings = row, flatten(row["settings"])
-            there = first.setdefault(row["trial"], settings)
-            for name in sorted(there | settings):
-                if name not in OWN and there.get(name) != settings.get(name):
-                    raise UsageError(
-                        f"The tables do not compare: in the trial {row['trial']}, {name} was {there.get(name)!r} and "
-                        f"{settings.get(name)!r}; make one of them anew."
-                    )
-        return cls.of(rows.values(), (call for table in tables for call in table.made))
-
-    def without(self, cells: Iterable[Cell]) -> "TrialTable":
-        """Leaves out some cells."""
-        asked = {(cell.trial, cell.spec) for cell in cells}
-        return TrialTable([row for row in self.rows if (row["trial"], row["spec"]) not in asked], self.made)
-
-    def write(self, path: Path) -> None:
-        """Writes the table to a file."""
-        write_json(path, dataclasses.asdict(self))
-
-    def text(self) -> str:
-        """Writes a line for each mechanism: the mean accuracy in each trial, and how many seeds solved it."""
-        trials = list(dict.fromkeys(row["trial"] for row in self.rows))
-        cells = {(row["spec"], row["trial"]): _short(row) for row in self.rows}
-        specs = list(dict.fromkeys(row["spec"] for row in self.rows))
-        first, width = max(map(len, (*specs, "chance"))), max(WIDTH, *(len(trial) + 2 for trial in trials))
-        chance = {row["trial"]: f"{row['chance']:.2f}" for row in self.rows if "chance" in row}
-        lines = [("", trials), *((spec, [cells.get((spec, trial), "") for trial in trials]) for spec in specs)]
-        lines.append(("chance", [chance.get(trial, "") for trial in trials]))
-        text = [f"{name:<{first}}  {''.join(f'{cell:<{width}}' for cell in of)}".rstrip() for name, of in lines]
-        reasons = [f"{row['spec']}, {row['trial']}: {row['reason']}" for row in self.rows if "reason" in row]
-        differ = [name for name in MADE if len({str(call[name]) for call in self.made}) > 1]
-        notes = [f"The runs were made with different {', '.join(differ)}."] if differ else []
-        return "\n".join([*text, "Accuracy at the best step, mean over seeds; how many solved it.", *reasons, *notes])
+def plain_settings(config: Config | Mapping[str, Any]) -> dict[str, Any]:
+    """Lists the settings that the cells of a trial share, by their paths and as JSON has them."""
+    plain = dataclasses.asdict(config) if isinstance(config, Config) else config
+    settings = flatten({name: plain[name] for name in SECTIONS})
+    return json.loads(json.dumps({name: value for name, value in settings.items() if name not in OWN}))
 
 
-class Made(TypedDict):
-    """How runs were made."""
-
-    versions: Mapping
-    devices: str
-    git: str
-    matmul_precision: str
+def _curve(path: Path) -> dict[int, float]:
+    """Reads the accuracies on validation data by the step."""
+    return {line["step"]: line["accuracy"] for line in read_record(path) if line["split"] == "validation"}
 
 
-def _is_row(row: Any) -> bool:
-    where = fits(Mapping, row) and all(isinstance(row.get(name), str) for name in ("trial", "spec"))
-    if not where or "reason" in row:
-        return where and isinstance(row["reason"], str)
-    accuracies = row.get("accuracy")
-    numbers = isinstance(accuracies, list) and all(a is None or isinstance(a, float) for a in accuracies)
-    good = numbers and any(a is not None for a in accuracies) and isinstance(row.get("settings"), dict)
-    return good and isinstance(row.get("chance"), float) and isinstance(row.get("rate"), str)
-
-
-def _short(row: Mapping[str, Any]) -> str:
-    if "reason" in row:
-        return "-"
-    finite = [accuracy for accuracy in row["accuracy"] if accuracy is not None]
-    solved = sum(accuracy >= SOLVED for accuracy in finite)
-    return f"{statistics.fmean(finite):.2f} {solved}/{len(row['accuracy'])}"
+def _rounded(accuracy: float | None) -> float | None:
+    return None if accuracy is None else round(accuracy, DIGITS)

@@ -79,17 +79,21 @@ class TrialTask(Task):
         return {"chance_accuracy": self.trial.chance}
 
     def describe(self, params: dict) -> dict[str, str | int]:
-        """Adds the bytes of a decode cache of the longest sequence, where the mechanisms have one."""
-        config, length = self.model.config, self.tokens
+        """Adds the bytes of a decode cache of a sequence of each size, where the mechanisms have one."""
         try:
-            held = jax.eval_shape(lambda: jax.tree.leaves(config.init_caches(1, length, length, self.model.dtype)))
+            held = {f"cache_bytes_at_{size}": self._cache_bytes(size) for size in self.trial.tested}
+            return super().describe(params) | {"cache_bytes": self._cache_bytes(self.trial.size)} | held
         except UsageError:
             return super().describe(params)
-        return super().describe(params) | {"cache_bytes": sum(x.size * x.dtype.itemsize for x in held if x.ndim)}
 
     def remarks(self) -> list[str]:
         """Says what is tried."""
         return [f"Trial: {self._data.source}; chance is {self.trial.chance:.4g}"]
+
+    def _cache_bytes(self, size: int) -> int:
+        length, model = self.trial.length(size), self.model
+        held = jax.eval_shape(lambda: jax.tree.leaves(model.config.init_caches(1, length, length, model.dtype)))
+        return sum(x.size * x.dtype.itemsize for x in held if x.ndim)
 
     def _example(self) -> Batch:
         return {name: jnp.asarray(value)[None] for name, value in self.sources["validation"].evaluate(0).items()}

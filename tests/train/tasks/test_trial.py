@@ -11,7 +11,7 @@ from train.loading import resolve
 
 SPEC = "stacked_recall(size=6, least=3, keys=32, values=8, tested=(9, 12))"
 SMALL = {
-    "config": "configs/trial_stacked.py",
+    "config": "configs/trial_cpu.py",
     "data__source": SPEC,
     "data__eval_examples": 40,
     "data__eval_batch_size": 20,
@@ -38,7 +38,8 @@ def test_accuracies_are_means_over_the_answers_of_each_size(run):
         assert set(sizes) <= ({3, 4, 5, 6} if group == 0 else {(9, 12)[group - 1]})
     assert "accuracy_at_9" not in result["final"]["validation"]
     assert result["baselines"] == {"chance_accuracy": 1 / 8}
-    assert result["cache_bytes"] == 2 * 24 * 16 * 4  # keys and values of 24 positions, in one layer of 16 units
+    assert result["cache_bytes"] == 2 * 12 * 16 * 4  # keys and values of 12 positions, in one layer of 16 units
+    assert result["cache_bytes_at_12"] == 2 * 24 * 16 * 4
 
 
 def test_all_seeds_have_the_same_examples_and_parts_have_others():

@@ -49,9 +49,10 @@ def products(group: str) -> np.ndarray:
 class Words(Trial):
     """Elements of a group; at each position the product of all so far.
 
-    The size counts the elements. `group='Z2'` is parity, `Z5` addition modulo 5, `S3`, `A5` and `S5` are permutations,
-    of which those of the last two need more than any fixed depth of a Transformer or a diagonal state has as sequences
-    grow. Chance is 1/the number of elements.
+    Of words that are longer than those of training, only the positions beyond those count. The size counts the
+    elements. `group='Z2'` is parity, `Z5` addition modulo 5, `S3`, `A5` and `S5` are permutations, of which those of
+    the last two need more than any fixed depth of a Transformer or a diagonal state has as sequences grow. Chance is
+    1/the number of elements.
 
     Source: word problems of Merrill et al. 2024, https://arxiv.org/abs/2404.08819; parity and modular addition, trained
     on short sequences and tested on long ones, of Grazzi et al. 2024, https://arxiv.org/abs/2411.12537.
@@ -78,8 +79,10 @@ class Words(Trial):
         """See `Trial`."""
         word = draw.integer(len(products(self.group)), most)
         xp = draws.namespace(word)
-        there = xp.arange(most) < size
-        return example(xp.where(there, 1 + word, 0), 1 + _scanned(word, products(self.group)), there)
+        place = xp.arange(most)
+        there = place < size
+        asked = there & ((size <= self.size) | (place >= self.size))
+        return example(xp.where(there, 1 + word, 0), 1 + _scanned(word, products(self.group)), asked)
 
 
 def _scanned(word: Array, table: np.ndarray) -> Array:

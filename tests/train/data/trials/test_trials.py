@@ -238,6 +238,15 @@ def test_a_sequence_of_recall_is_as_long_as_its_own_size_asks_for():
             assert made["weight"].sum() == size
 
 
+def test_of_longer_words_only_what_is_beyond_the_trained_length_counts():
+    """So that accuracy at a size is that of states which training never reached."""
+    trial = trials.parse("words(size=4, group='S3', tested=(9,))")
+    found = trial.example(Draws(draws.TRIAL, 0, 5), 9, 12)
+    assert np.flatnonzero(found["weight"]).tolist() == [4, 5, 6, 7, 8]
+    answers = words(trial, found["tokens"].tolist(), 9)
+    assert [answers[place] for place in range(4, 9)] == found["targets"][4:9].tolist()
+
+
 def test_questions_of_recall_come_soon_after_the_pairs():
     """The slots of questions have a power law: with power 1 they are even."""
 

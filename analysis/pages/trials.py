@@ -1,0 +1,150 @@
+"""The page of a table of trials: what can be claimed, what each mechanism can do, and what it costs.
+
+python -m analysis.pages.trials runs/trials/trials.json configs/trials.json
+
+The page is written beside the first table. The others stand beside it, where their trials had the same settings.
+"""
+
+import argparse
+import html
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from analysis import trials
+from analysis.pages import shell
+from analysis.pictures import style
+from analysis.pictures import trials as pictures
+from analysis.trials import BASELINE
+from train import cli
+from train.cli.files import write_text
+from train.grids.trial_table import TrialTable
+
+SHOWN = (BASELINE, "linear", "gated_delta")  # beside what was asked for, in the curves
+STRONG = 0.55  # from this share of the way from chance to 1 on, letters are light
+COSTS = {"parameters": "parameters", "forward_flops_per_example": "operations, thousand", "cache_bytes": "cache, bytes"}
+
+
+def page(table: TrialTable, asked: Sequence[str], remarks: Sequence[str] = ()) -> str:
+    """Makes the page.
+
+    Args:
+      table: The cells.
+      asked: The mechanisms that it is about; the others stand beside them.
+      remarks: What else is to be said of the table.
+    """
+    specs = pictures.ordered(table)
+    claims = [claim for spec in asked if spec != BASELINE for claim in _claims(table, spec)]
+    figures = [pictures.curves(table, [*dict.fromkeys([*asked, *SHOWN])])]
+    if any("cache_bytes" in row for row in table.rows if row["trial"] == pictures.RECALL):
+        figures.insert(0, pictures.frontier(table, asked))
+    texts = {
+        "TITLE": f"Trials: {html.escape(', '.join(asked))}",
+        "CLAIMS": "\n".join(claims) or "<li>Nothing is compared: no cell has a baseline beside it.</li>",
+        "BASELINE": BASELINE,
+        "HEAT": _heat(table, specs, asked),
+        "FIGURES": "\n".join(f'<div class="scroll">{style.svg(figure)}</div>' for figure in figures),
+        "COSTS": _costs(table, specs),
+        "NOTES": "\n".join(f"<li>{html.escape(note)}</li>" for note in [*_notes(table), *remarks]),
+    }
+    return shell.filled(Path(__file__).with_suffix(".html"), {}, **texts)
+
+
+def _claims(table: TrialTable, spec: str) -> Iterator[str]:
+    for trial, size, verdict in trials.judge(table, spec):
+        kind = {"better": "better", "worse": "worse"}.get(verdict.words, "")
+        yield f'<li class="{kind}">{html.escape(trials.sentence(spec, BASELINE, trial, size, verdict))}</li>'
+
+
+def _heat(table: TrialTable, specs: Sequence[str], asked: Sequence[str]) -> str:
+    """Writes the rows of the map: a cell for each trial and size."""
+    columns = [(trial, name) for trial in table.trials for name in trials.sizes(table, trial)]
+    heads = "".join(f"<th>{_button(trial, trials.size_of(name))}</th>" for trial, name in columns)
+    lines = [f"<thead><tr><th>{_button('mechanism', '')}</th>{heads}</tr></thead><tbody>"]
+    for spec in specs:
+        cells = "".join(_cell(table, trial, name, spec) for trial, name in columns)
+        lit = ' class="lit"' if spec in asked else ""
+        lines.append(f"<tr{lit}><th>{html.escape(spec)}</th>{cells}</tr>")
+    chance = "".join(f"<td>{100 * table.trials[trial]['chance']:.0f}</td>" for trial, _ in columns)
+    return "\n".join([*lines, f"</tbody><tfoot><tr><th>chance</th>{chance}</tr></tfoot>"])
+
+
+def _button(title: str, size: str) -> str:
+    return f"<button>{html.escape(title)}{f'<br>at {size}' if size else ''}</button>"
+
+
+def _cell(table: TrialTable, trial: str, name: str, spec: str) -> str:
+    found = trials.reached(trials.find(table, trial, spec), name)
+    if found is None:
+        reasons = [row.get("reason", "") for row in table.rows if (row["trial"], row["spec"]) == (trial, spec)]
+        return f'<td class="none" title="{html.escape(reasons[0] if reasons else "not tried")}">–</td>'
+    shade, (low, high), (least, most) = (
+        pictures.above_chance(found.mean, table.trials[trial]["chance"]),
+        found.interval,
+        found.share,
+    )
+    about = (
+        f"{spec} in {trial}: mean {100 * found.mean:.1f} %, 95 % interval {100 * low:.1f} to {100 * high:.1f}; "
+        f"{found.solved} of {found.seeds} seeds solved it, so {100 * least:.0f} to {100 * most:.0f} % of seeds do"
+    )
+    strong = " strong" if shade > STRONG else ""
+    half = 50 * (high - low)
+    return (
+        f'<td class="heat{strong}" style="--shade:{100 * shade:.0f}%" data-value="{found.mean:.5f}" '
+        f'title="{html.escape(about)}">{100 * found.mean:.0f}<small> ± {half:.0f}</small><br>'
+        f"<small>{found.solved}/{found.seeds} solve</small></td>"
+    )
+
+
+def _costs(table: TrialTable, specs: Sequence[str]) -> str:
+    heads = "".join(f'<th colspan="{len(COSTS)}">{html.escape(trial)}</th>' for trial in table.trials)
+    kinds = "".join(f"<th>{title}</th>" for title in COSTS.values()) * len(table.trials)
+    lines = [f"<thead><tr><th></th>{heads}</tr><tr><th>mechanism</th>{kinds}</tr></thead><tbody>"]
+    for spec in specs:
+        rows = [trials.find(table, trial, spec) for trial in table.trials]
+        cells = "".join(f"<td>{_cost(row, name)}</td>" for row in rows for name in COSTS)
+        lines.append(f"<tr><th>{html.escape(spec)}</th>{cells}</tr>")
+    return "\n".join([*lines, "</tbody>"])
+
+
+def _cost(row: Mapping[str, Any], name: str) -> str:
+    if name not in row:
+        return "–"
+    return f"{row[name] / (1000 if name.startswith('forward') else 1):,.0f}"
+
+
+def _notes(table: TrialTable) -> Iterator[str]:
+    for trial, of in table.trials.items():
+        settings = of["settings"]
+        yield (
+            f"{trial}: {settings['data.source']}; {settings['train.length']} of {settings['data.batch_size']}; depth "
+            f"{settings['model.depth']}, width {settings['model.width']}, MLP {settings['model.mlp']}, "
+            f"convolution {settings['model.convolution']}, positions {settings['model.positions']}; rates "
+            f"{', '.join(settings['tuning.rates'])}, each tried with {settings['tuning.seeds']} seed(s) of their own."
+        )
+    reasons = dict.fromkeys(f"{row['spec']}, {row['trial']}: {row['reason']}" for row in table.rows if "reason" in row)
+    yield from reasons
+    yield from table.remarks()
+    for call in table.made:
+        versions = ", ".join(f"{name} {version}" for name, version in call["versions"].items())
+        yield f"Made on {call['devices']} at {call['git']}, with {versions}."
+
+
+@cli.program(
+    __doc__,
+    cli.flag("tables", nargs="+", type=Path, metavar="TABLE", help="tables of trials; the page is about the first"),
+    cli.flag("--out", type=cli.new_file, metavar="FILE", help="the page; default beside the first table"),
+)
+def main(flags: argparse.Namespace) -> None:
+    """Writes the page."""
+    own = TrialTable.read(flags.tables[0])
+    table, remarks = trials.read(flags.tables)
+    out = flags.out or flags.tables[0].with_suffix(".html")
+    asked = list(dict.fromkeys(row["spec"] for row in own.rows))
+    write_text(out, page(table, asked, remarks))
+    print(f"The page is in {out}.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

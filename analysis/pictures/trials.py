@@ -1,0 +1,152 @@
+"""Pictures of a table of trials: what each mechanism can do, recall against the decode cache, and learning curves."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from analysis import trials
+from analysis.pictures import style
+from analysis.trials import Reached
+from attention import specs
+from train.grids.trial_table import TrialTable
+
+RECALL = "stacked"  # the trial whose sizes count the pairs that are recalled
+# In colour in the picture of recall: attention, and recurrences that write and forget in different ways.
+NAMED = ("dot_product", "dot_product(window=16)", "linear", "delta", "retention", "gated_delta", "state_space")
+MAP = "Blues"
+
+
+@style.quiet
+def heat(table: TrialTable) -> Figure:
+    """Draws a row for each mechanism and a column for each trial and size: mean accuracies, and seeds that solved it.
+
+    The colour is how far the mean has come from chance to 1.
+    """
+    columns = [(trial, name) for trial in table.trials for name in _ends(trials.sizes(table, trial))]
+    rows = ordered(table)
+    drawn = Figure(figsize=(1.9 + 0.62 * len(columns), 1.2 + 0.21 * len(rows)), layout="constrained")
+    axes = drawn.subplots()
+    shades = np.full((len(rows), len(columns)), np.nan)
+    for (row, spec), (column, (trial, name)) in _grid(rows, columns):
+        found = trials.reached(trials.find(table, trial, spec), name)
+        if found is None:
+            axes.text(column, row, "–", ha="center", va="center", color="#6a6a6a", fontsize=7)
+            continue
+        shades[row, column] = above_chance(found.mean, table.trials[trial]["chance"])
+        text = f"{100 * found.mean:.0f}" + (f" ({found.solved}/{found.seeds})" if found.solved > 0 else "")
+        colour = "white" if shades[row, column] > 0.6 else "black"
+        axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=6)
+    axes.imshow(shades, cmap=MAP, vmin=0, vmax=1, aspect="auto")
+    names = [f"{trial}\n{'at ' + trials.size_of(name) if trials.size_of(name) else ''}" for trial, name in columns]
+    axes.set_xticks(range(len(columns)), names, fontsize=6)
+    axes.set_yticks(range(len(rows)), [style.plain(spec) for spec in rows], fontsize=7)
+    axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
+    axes.grid(visible=False)
+    drawn.suptitle(
+        "Accuracy in %, mean of the seeds, and how many solved it; darker is further above chance", fontsize=8
+    )
+    return drawn
+
+
+@style.quiet
+def frontier(table: TrialTable, named: Iterable[str] = ()) -> Figure:
+    """Draws recall over the bytes of the decode cache: a line for each mechanism, with a mark at each number of pairs.
+
+    Args:
+      table: The table, which has the trial `stacked`.
+      named: The mechanisms in colour, beside those of `NAMED`; all others are grey.
+    """
+    names, chance = trials.sizes(table, RECALL), 100 * table.trials[RECALL]["chance"]
+    lines = {spec: line for spec in ordered(table) if (line := _held(trials.find(table, RECALL, spec), names))}
+    coloured = [spec for spec in dict.fromkeys([*named, *NAMED]) if spec in lines]
+    looks = style.colours(coloured)
+    drawn = Figure(figsize=(6.4, 3.9), layout="constrained")
+    axes = drawn.subplots()
+    for spec, line in lines.items():
+        colour, marker = looks.get(spec, ("#c0c0c0", "o"))
+        sizes, means = [kilobytes for kilobytes, _ in line], [100 * found.mean for _, found in line]
+        front, label = (3, style.plain(spec)) if spec in looks else (1, None)
+        axes.plot(sizes, means, color=colour, marker=marker, ms=4 if label else 2.5, lw=1.2, zorder=front, label=label)
+        for kilobytes, found in line if label else ():
+            low, high = found.interval
+            axes.plot([kilobytes] * 2, [100 * low, 100 * high], color=colour, lw=4, alpha=0.25, zorder=2)
+    axes.axhline(chance, color="#6a6a6a", lw=0.8, ls="--")
+    axes.set(xscale="log", ylim=(0, 104), xlabel="what a decode cache holds of the sequence, kB", ylabel="recalled, %")
+    axes.set_xticks(ticks := [2**power for power in range(1, 9)], map(str, ticks))
+    axes.minorticks_off()
+    drawn.legend(loc="outside right center", fontsize=7)
+    pairs = ", ".join(trials.size_of(name) or _size(table) for name in names)
+    drawn.suptitle(f"Recall of {pairs} pairs, from top to bottom, with 95 % intervals; grey: the other mechanisms")
+    return drawn
+
+
+def _held(cell: Mapping[str, Any], names: Sequence[str]) -> list[tuple[float, Reached]]:
+    """Lists the kilobytes of the cache and what was recalled, at each size."""
+    caches = [(name.replace("accuracy", "cache_bytes"), trials.reached(cell, name)) for name in names]
+    return [(cell[cache] / 1024, found) for cache, found in caches if cache in cell and found]
+
+
+def _size(table: TrialTable) -> str:
+    """Reads the size of training examples, which stands in the trial's text."""
+    source = table.trials[RECALL]["settings"]["data.source"]
+    return str(specs.parse(source)[0].options.get("size", ""))
+
+
+@style.quiet
+def curves(table: TrialTable, shown: Sequence[str]) -> Figure:
+    """Draws the accuracy on validation data over the steps, a panel for each trial; thin lines are seeds."""
+    names = list(table.trials)
+    columns = min(len(names), 3)
+    rows = -(-len(names) // columns)
+    drawn = Figure(figsize=(2.5 * columns + 0.6, 1.9 * rows + 0.5), layout="constrained")
+    looks = style.colours(shown)
+    panels = drawn.subplots(rows, columns, squeeze=False).flat
+    for axes, trial in zip(panels, names, strict=False):
+        for spec in shown:
+            if cell := trials.find(table, trial, spec):
+                seeds = 100 * np.array([[np.nan if a is None else a for a in curve] for curve in cell["curves"]])
+                colour, marker = looks[spec]
+                axes.plot(cell["steps"], seeds.T, color=colour, lw=0.5, alpha=0.4)
+                mean = np.nanmean(seeds, axis=0)
+                axes.plot(cell["steps"], mean, color=colour, marker=marker, ms=3, label=style.plain(spec))
+        axes.axhline(100 * table.trials[trial]["chance"], color="#6a6a6a", lw=0.8, ls="--")
+        axes.set_title(trial, fontsize=8)
+        axes.set(ylim=(0, 104), xlabel="step")
+    for axes in list(panels)[len(names) :]:
+        axes.set_visible(False)
+    handles = {
+        label: line for axes in drawn.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=6)
+    drawn.suptitle("Accuracy on validation data, %; dashed: chance")
+    return drawn
+
+
+def ordered(table: TrialTable) -> list[str]:
+    """Lists the mechanisms, first those that come furthest from chance to 1 in the mean of their trials."""
+
+    def score(spec: str) -> float:
+        found = [
+            above_chance(reached.mean, table.trials[trial]["chance"])
+            for trial in table.trials
+            for name in trials.sizes(table, trial)
+            if (reached := trials.reached(trials.find(table, trial, spec), name))
+        ]
+        return float(np.mean(found)) if found else -1.0
+
+    return sorted(dict.fromkeys(row["spec"] for row in table.rows), key=score, reverse=True)
+
+
+def above_chance(accuracy: float, chance: float) -> float:
+    """Gives the share of the way from chance to 1; 0 below chance."""
+    return max(0.0, (accuracy - chance) / (1 - chance))
+
+
+def _ends(names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys([*names[:1], *names[-1:]]))
+
+
+def _grid(rows: Sequence, columns: Sequence) -> Iterable:
+    return ((row, column) for row in enumerate(rows) for column in enumerate(columns))

@@ -1,0 +1,15 @@
+"""A small task that separates mechanisms, in a minute on two cores.
+
+    python -m train.main --config=configs/trial_cpu.py:parity --config.model.attention=delta
+
+The argument is a trial, of `CPU` in `train/data/trials/sizes.py`; `stacked` without one. `docs/trials.md` says what the
+trials are, and has their sources; the sizes are ours.
+"""
+
+from configs import defaults
+from train.data.trials.sizes import CPU
+
+
+def get_config(trial: str = "stacked"):
+    """A frame of one or two layers, width 32, one head."""
+    return defaults.trial(trial, CPU)

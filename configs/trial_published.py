@@ -1,0 +1,20 @@
+"""A task that separates mechanisms, at the size of its paper.
+
+    python -m train.main --config=configs/trial_published.py:recall --config.model.attention=delta
+
+The argument is a trial, of `PUBLISHED` in `train/data/trials/sizes.py`; `recall` without one. It needs an accelerator.
+Sizes are those of Arora et al. 2023, Poli et al. 2024 (MAD), Jelassi et al. 2024, Gu and Dao 2023, Grazzi et al. 2024
+and Siems et al. 2025, where they say them; `docs/trials.md` has the links. The frame and its lengths are ours.
+"""
+
+from configs import defaults
+from train.data.trials.sizes import PUBLISHED
+
+
+def get_config(trial: str = "recall"):
+    """A frame of one or two layers, width 128."""
+    config = defaults.trial(trial, PUBLISHED)
+    config.data.update(batch_size=128, eval_examples=1000)
+    config.optimizer.update(learning_rate=1e-3, warmup="1000 steps")
+    config.train.update(length="20000 steps", log_every="1000 steps", eval_every="1000 steps")
+    return config

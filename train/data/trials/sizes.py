@@ -1,0 +1,69 @@
+"""The sizes of trials: small ones for two CPU cores, and those of the papers."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialSize:
+    """A trial with what its frame has; what is not said is as in `configs.defaults.trial`.
+
+    Attributes:
+      source: The trial, as `data.source` names it.
+      model: Fields of the frame.
+    """
+
+    source: str
+    model: Mapping[str, Any]
+
+
+_MIXED: Mapping[str, Any] = {"convolution": 4}  # a short convolution before the blocks
+_PLACED = _MIXED | {"positions": "sinusoidal"}
+_DEEP: Mapping[str, Any] = {"mlp": 64}  # an MLP in each block
+
+CPU = {
+    "stacked": TrialSize("stacked_recall(size=32, tested=(64, 128))", {"depth": 1}),
+    "growing": TrialSize("stacked_recall(size=64, least=4, keys=256, tested=(128, 256))", {"depth": 1}),
+    "rewritten": TrialSize("stacked_recall(size=32, rewritten=16, tested=(64,))", _DEEP),
+    "recall": TrialSize("recall(size=8, tested=(16,))", _MIXED),
+    "in_context": TrialSize("in_context_recall(size=32, tested=(64,))", _MIXED),
+    "noisy": TrialSize("in_context_recall(size=32, noise=0.2, tested=(64,))", _MIXED),
+    "fuzzy": TrialSize("fuzzy_recall(size=9, tested=(18,))", _MIXED),
+    "selective": TrialSize("selective_copying(size=4, context=32)", _PLACED),
+    "copying": TrialSize("copying(size=32, least=8, tested=(64,))", _MIXED),
+    "induction": TrialSize("induction(size=64, tested=(256,))", _MIXED),
+    "compression": TrialSize("compression(size=16)", _PLACED | _DEEP),
+    "memorisation": TrialSize("memorisation(size=16)", _MIXED | _DEEP),
+    "parity": TrialSize("words(size=32, least=3, group='Z2', tested=(64, 128))", _DEEP),
+    "addition": TrialSize("words(size=32, least=3, group='Z5', tested=(64, 128))", _DEEP),
+    "permutations": TrialSize("words(size=16, least=3, group='S3', tested=(32,))", _DEEP),
+    "alternating": TrialSize("words(size=16, least=3, group='A5', tested=(32,))", _DEEP),
+    "symmetric": TrialSize("words(size=16, least=3, group='S5', tested=(32,))", _DEEP),
+}
+
+_ZOOLOGY: Mapping[str, Any] = {"width": 128, "convolution": 4}
+_MAD: Mapping[str, Any] = {"width": 128, "heads": 8, "mlp": 256, "convolution": 4}
+_STATE: Mapping[str, Any] = {"width": 128, "heads": 8, "mlp": 512}
+
+PUBLISHED = {
+    "stacked": TrialSize(
+        "stacked_recall(size=64, keys=4096, values=4096, tested=(128, 256))", {"depth": 1, "width": 128}
+    ),
+    "growing": TrialSize("recall(size=64, least=4, keys=4096, values=4096, tested=(128, 256), context=512)", _ZOOLOGY),
+    "rewritten": TrialSize("stacked_recall(size=64, rewritten=32, keys=4096, values=4096, tested=(128,))", _MAD),
+    "recall": TrialSize("recall(size=64, keys=4096, values=4096, context=512)", _ZOOLOGY),
+    "in_context": TrialSize("in_context_recall(size=64)", _MAD),
+    "noisy": TrialSize("in_context_recall(size=64, noise=0.2)", _MAD),
+    "fuzzy": TrialSize("fuzzy_recall(size=18)", _MAD),
+    "selective": TrialSize("selective_copying(size=16, context=256)", _MAD | {"positions": "sinusoidal"}),
+    "copying": TrialSize("copying(size=300, least=10, symbols=26, tested=(500, 1000))", _MAD),
+    "induction": TrialSize("induction(size=256, tested=(1024, 4096))", _ZOOLOGY),
+    "compression": TrialSize("compression(size=32)", _MAD | {"positions": "sinusoidal"}),
+    "memorisation": TrialSize("memorisation(size=16)", _MAD),
+    "parity": TrialSize("words(size=40, least=3, group='Z2', tested=(256,))", _STATE),
+    "addition": TrialSize("words(size=40, least=3, group='Z5', tested=(256,))", _STATE),
+    "permutations": TrialSize("words(size=128, least=3, group='S3', tested=(512,))", _STATE),
+    "alternating": TrialSize("words(size=128, least=3, group='A5', tested=(512,))", _STATE),
+    "symmetric": TrialSize("words(size=128, least=3, group='S5', tested=(512,))", _STATE),
+}

@@ -1,0 +1,161 @@
+"""The table of trials: a file with the cells of one or several people, as `trials.json` holds them."""
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from attention.errors import UsageError
+from attention.types import build, fits
+from models.files import read_json
+from train.cli.files import write_text
+
+SOLVED = 0.99  # from this accuracy on, a seed has solved a trial
+MADE = ("versions", "devices", "git", "matmul_precision")  # of a result, with what it was made
+WIDTH = 12  # of a column, in letters, at least
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrialTable:
+    """The cells of a table.
+
+    Attributes:
+      trials: Of each trial the `settings` that its cells have in common, by their paths, and `chance`.
+      rows: Its cells, which have a `trial`, a `spec`, and accuracies or the reason why there are none.
+      made: Versions, devices and revisions of the runs.
+    """
+
+    trials: dict[str, dict[str, Any]]
+    rows: list[Row]
+    made: list[dict[str, Any]]
+
+    @classmethod
+    def read(cls, path: Path) -> "TrialTable":
+        """Reads a table; raises a UsageError where the file holds none."""
+        table = build(cls, read_json(path, "give a table that train.trials wrote"), str(path))
+        trials = all(fits(TrialSettings, of) for of in table.trials.values())
+        rows = trials and all(_is_row(row, table.trials) for row in table.rows)
+        if not rows or not all(fits(Made, call) for call in table.made):
+            raise UsageError(f"{path} is no table of trials, or it was damaged; make it anew with train.trials.")
+        return table
+
+    @classmethod
+    def merged(cls, tables: Sequence["TrialTable"]) -> "TrialTable":
+        """Joins tables; raises a UsageError where the cells of a trial were made otherwise, or a cell stands twice."""
+        trials: dict[str, dict[str, Any]] = {}
+        rows: dict[tuple[str, str], Row] = {}
+        for table in tables:
+            for trial, settings in table.trials.items():
+                check_alike(trial, trials.setdefault(trial, settings), settings)
+            for row in table.rows:
+                where = row["trial"], row["spec"]
+                there = rows.setdefault(where, row)
+                if "reason" in there:
+                    rows[where] = row
+                elif "reason" not in row and there != row:
+                    raise UsageError(f"Two tables have {row['spec']} in the trial {row['trial']}; remove it from one.")
+        made = [call for table in tables for call in table.made]
+        return cls(trials, list(rows.values()), [call for place, call in enumerate(made) if call not in made[:place]])
+
+    def beside(self, other: "TrialTable", trials: Container[str]) -> "TrialTable":
+        """Puts the cells that another table has of some trials behind these, unless they stand here already."""
+        tried = {row["trial"] for row in self.rows}.intersection(trials)
+        ours = {(row["trial"], row["spec"]) for row in self.rows}
+        rows = [row for row in other.rows if row["trial"] in tried and (row["trial"], row["spec"]) not in ours]
+        settings = {trial: of for trial, of in other.trials.items() if trial in tried}
+        made = [call for call in other.made if call not in self.made]
+        return TrialTable(settings | self.trials, [*self.rows, *rows], [*self.made, *made])
+
+    def write(self, path: Path) -> None:
+        """Writes the table to a file, with a line for each cell."""
+        write_text(path, _lines(dataclasses.asdict(self)))
+
+    def text(self) -> str:
+        """Writes a line for each mechanism: the mean accuracy in each trial, and how many seeds solved it."""
+        trials = list(dict.fromkeys(row["trial"] for row in self.rows))
+        cells = {(row["spec"], row["trial"]): _short(row) for row in self.rows}
+        specs = list(dict.fromkeys(row["spec"] for row in self.rows))
+        first, width = max(map(len, (*specs, "chance"))), max(WIDTH, *(len(trial) + 2 for trial in trials))
+        chance = [f"{self.trials[trial]['chance']:.2f}" if trial in self.trials else "" for trial in trials]
+        lines = [("", trials), *((spec, [cells.get((spec, trial), "") for trial in trials]) for spec in specs)]
+        text = [
+            f"{name:<{first}}  {''.join(f'{cell:<{width}}' for cell in of)}".rstrip()
+            for name, of in [*lines, ("chance", chance)]
+        ]
+        reasons = [f"{row['spec']}, {row['trial']}: {row['reason']}" for row in self.rows if "reason" in row]
+        return "\n".join([*text, "Accuracy at the best step, mean over seeds; how many solved it.", *reasons])
+
+    def remarks(self) -> list[str]:
+        """Says in what the runs differ that should not matter."""
+        differ = [name for name in MADE if len({str(call[name]) for call in self.made}) > 1]
+        return [f"The runs were made with different {', '.join(differ)}."] if differ else []
+
+
+class TrialSettings(TypedDict):
+    """What the cells of a trial have in common."""
+
+    settings: Mapping
+    chance: float
+
+
+class Made(TypedDict):
+    """How runs were made."""
+
+    versions: Mapping
+    devices: str
+    git: str
+    matmul_precision: str
+
+
+def check_alike(trial: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """Raises a UsageError where the cells of a trial were made with other settings.
+
+    A setting that only one of them has was declared later, and is as before.
+    """
+    first, second = ours["settings"], theirs["settings"]
+    for name in sorted(first.keys() & second.keys()):
+        if first[name] != second[name]:
+            raise UsageError(
+                f"The tables do not compare: in the trial {trial}, {name} was {first[name]!r} and {second[name]!r}; "
+                "make one of them anew."
+            )
+
+
+def is_alike(trial: str, ours: Mapping[str, Any], theirs: Mapping[str, Any] | None) -> bool:
+    """Tells whether another table has the trial with the same settings."""
+    try:
+        check_alike(trial, ours, theirs or {"settings": {}})
+    except UsageError:
+        return False
+    return theirs is not None
+
+
+def _lines(table: Mapping[str, Any]) -> str:
+    """Writes JSON with a line for each trial, cell and call, so that a change of one is a change of one line."""
+    trials = [f"{json.dumps(name)}: {json.dumps(of)}" for name, of in table["trials"].items()]
+    parts = [
+        '"trials": {\n' + ",\n".join(trials) + "\n}",
+        *(f'"{name}": [\n' + ",\n".join(map(json.dumps, table[name])) + "\n]" for name in ("rows", "made")),
+    ]
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _is_row(row: Any, trials: Mapping[str, Any]) -> bool:
+    where = fits(Mapping, row) and all(isinstance(row.get(name), str) for name in ("trial", "spec"))
+    if not where or "reason" in row:
+        return where and isinstance(row["reason"], str)
+    accuracies = row.get("accuracy")
+    numbers = isinstance(accuracies, list) and all(a is None or isinstance(a, float) for a in accuracies)
+    good = numbers and any(a is not None for a in accuracies) and row["trial"] in trials
+    return good and isinstance(row.get("rate"), str)
+
+
+def _short(row: Row) -> str:
+    if "reason" in row:
+        return "-"
+    finite = [accuracy for accuracy in row["accuracy"] if accuracy is not None]
+    solved = sum(accuracy >= SOLVED for accuracy in finite)
+    return f"{statistics.fmean(finite):.2f} {solved}/{len(row['accuracy'])}"
