@@ -144,6 +144,7 @@ def sentence(spec: str, other: str, trial: str, size: str, verdict: Verdict) -> 
     if verdict.words.startswith("equal"):
         return f"{spec} and {other} are {verdict.words} in {at}: {number}."
     if verdict.words == verdicts.NOT_TESTED:
-        return f"{spec} against {other} in {at}: all seeds differ alike, by {verdict.number(ACCURACY)} points."
+        alike = ACCURACY.with_unit(ACCURACY.text(float(np.mean(verdict.differences)), "+"))
+        return f"{spec} against {other} in {at}: all seeds differ alike, by {alike}."
     finds = ACCURACY.with_unit(ACCURACY.text(verdict.detects))
     return f"{spec} against {other} in {at}: undecided, {number}; {finds} would be found."

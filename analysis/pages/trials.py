@@ -7,6 +7,7 @@ The page is written beside the first table. The others stand beside it, where th
 
 import argparse
 import html
+import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from analysis.pictures import trials as pictures
 from analysis.trials import BASELINE
 from train import cli
 from train.cli.files import write_text
+from train.data.trials import parse as parse_trial
 from train.grids.trial_table import TrialTable
 
 SHOWN = (BASELINE, "linear", "gated_delta")  # beside what was asked for, in the curves
@@ -43,12 +45,19 @@ def page(table: TrialTable, asked: Sequence[str], remarks: Sequence[str] = ()) -
         "TITLE": f"Trials: {html.escape(', '.join(asked))}",
         "CLAIMS": "\n".join(claims) or "<li>Nothing is compared: no cell has a baseline beside it.</li>",
         "BASELINE": BASELINE,
+        "TRIALS": "\n".join(f"<dt>{trial}</dt><dd>{html.escape(_task(of))}</dd>" for trial, of in table.trials.items()),
         "HEAT": _heat(table, specs, asked),
         "FIGURES": "\n".join(f'<div class="scroll">{style.svg(figure)}</div>' for figure in figures),
         "COSTS": _costs(table, specs),
         "NOTES": "\n".join(f"<li>{html.escape(note)}</li>" for note in [*_notes(table), *remarks]),
     }
     return shell.filled(Path(__file__).with_suffix(".html"), {}, **texts)
+
+
+def _task(of: Mapping[str, Any]) -> str:
+    """Says what a trial is: the first sentences of its docstring."""
+    trial = parse_trial(of["settings"]["data.source"])
+    return " ".join(inspect.getdoc(type(trial)).partition("\n\n")[0].split())
 
 
 def _claims(table: TrialTable, spec: str) -> Iterator[str]:
@@ -89,11 +98,11 @@ def _cell(table: TrialTable, trial: str, name: str, spec: str) -> str:
         f"{found.solved} of {found.seeds} seeds solved it, so {100 * least:.0f} to {100 * most:.0f} % of seeds do"
     )
     strong = " strong" if shade > STRONG else ""
-    half = 50 * (high - low)
+    ends = f"<small> {100 * low:.0f}–{100 * high:.0f}</small>" if high > low else ""
     return (
         f'<td class="heat{strong}" style="--shade:{100 * shade:.0f}%" data-value="{found.mean:.5f}" '
-        f'title="{html.escape(about)}">{100 * found.mean:.0f}<small> ± {half:.0f}</small><br>'
-        f"<small>{found.solved}/{found.seeds} solve</small></td>"
+        f'title="{html.escape(about)}">{100 * found.mean:.0f}{ends}<br>'
+        f"<small>{f'{found.solved}/{found.seeds} solve' if found.solved else '&nbsp;'}</small></td>"
     )
 
 

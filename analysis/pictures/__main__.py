@@ -5,6 +5,7 @@ python -m analysis.pictures comparison runs/digits --metric=accuracy --out=compa
 python -m analysis.pictures attention --workdir=runs/super --examples 3 5 10 --out=looks
 python -m analysis.pictures attention --workdir=runs/gpt --text="The return statement" --out=looks
 python -m analysis.pictures surface --workdir=runs/neural --layers 0 1 --out=surface
+python -m analysis.pictures trials configs/trials.json --kind=frontier --out=recall
 python -m analysis.pictures projection --sigmas 0.05 0.25 1 --out=projection
 """
 
@@ -16,9 +17,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from analysis.metrics import METRICS
-from analysis.pictures import attention_maps, curves, heads, intervals, projection, style, surfaces
+from analysis.pictures import attention_maps, curves, heads, intervals, projection, style, surfaces, trials
 from attention.errors import UsageError, unknown
 from train import cli
+from train.grids.trial_table import TrialTable
 from train.run import workdir
 
 
@@ -55,6 +57,13 @@ def _attention(flags: argparse.Namespace) -> Figure:
 def _surface(flags: argparse.Namespace) -> Figure:
     trained = [surfaces.of_run(flags.workdir, flags.extent, layer, flags.head, flags.step) for layer in flags.layers]
     return surfaces.figure([surfaces.paraboloid(flags.extent), *trained])
+
+
+def _trials(flags: argparse.Namespace) -> Figure:
+    table = TrialTable.read(flags.table)
+    if flags.kind == "frontier" and trials.RECALL not in table.trials:
+        raise UsageError(f"{flags.table} has no trial {trials.RECALL}, of which the frontier is drawn; try it first.")
+    return trials.frontier(table) if flags.kind == "frontier" else trials.heat(table)
 
 
 def _projection(flags: argparse.Namespace) -> Figure:
@@ -99,6 +108,9 @@ def parser() -> cli.Parser:
     drawn.add_argument("--layers", nargs="+", type=int, default=[0], help="layers of the run, from 0")
     drawn.add_argument("--head", type=int, default=0, help="the head, from 0, if each head has weights of its own")
     drawn.add_argument("--extent", type=float, default=2.0, help="size of the plane to either side of 0")
+    drawn = kind("trials", _trials, "what mechanisms can do in small tasks, of a table that train.trials wrote")
+    drawn.add_argument("table", type=Path, metavar="TABLE", help="such as configs/trials.json")
+    drawn.add_argument("--kind", default="map", choices=("map", "frontier"), help="all cells, or recall by the cache")
     drawn = kind("projection", _projection, "noisy points on a circle before and after projection attention")
     drawn.add_argument("--sigmas", nargs="+", type=float, default=(0.05, 0.25, 1.0), help="a panel for each")
     drawn.add_argument("--steps", type=int, default=1, help="number of steps of attention")

@@ -78,7 +78,7 @@ def frontier(table: TrialTable, named: Iterable[str] = ()) -> Figure:
     axes.minorticks_off()
     drawn.legend(loc="outside right center", fontsize=7)
     pairs = ", ".join(trials.size_of(name) or _size(table) for name in names)
-    drawn.suptitle(f"Recall of {pairs} pairs, from top to bottom, with 95 % intervals; grey: the other mechanisms")
+    drawn.suptitle(f"Recall of {pairs} pairs, over what a decode cache holds of them")
     return drawn
 
 

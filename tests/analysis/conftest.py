@@ -5,7 +5,14 @@ import json
 import pytest
 
 from analysis import runs
+from tests.analysis import tried as trials
 from train import loading
+
+
+@pytest.fixture
+def tried():
+    """A table of trials; see `tests.analysis.tried`."""
+    return trials.table()
 
 
 @pytest.fixture(scope="session")

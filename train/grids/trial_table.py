@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from attention.errors import UsageError
-from attention.types import build, fits
+from attention.types import Number, build, fits
 from models.files import read_json
 from train.cli.files import write_text
 
@@ -148,7 +148,7 @@ def _is_row(row: Any, trials: Mapping[str, Any]) -> bool:
     if not where or "reason" in row:
         return where and isinstance(row["reason"], str)
     accuracies = row.get("accuracy")
-    numbers = isinstance(accuracies, list) and all(a is None or isinstance(a, float) for a in accuracies)
+    numbers = isinstance(accuracies, list) and all(a is None or fits(Number, a) for a in accuracies)
     good = numbers and any(a is not None for a in accuracies) and row["trial"] in trials
     return good and isinstance(row.get("rate"), str)
 

@@ -1,0 +1,56 @@
+"""The page of a table of trials in a real browser."""
+
+import re
+
+import pytest
+
+from analysis.pages import trials as page_of
+
+
+@pytest.fixture
+def path(tried, tmp_path):
+    """The page about `delta`, with the other mechanisms beside it."""
+    own = tmp_path / "own.json"
+    rows = [row for row in tried.rows if row["spec"] == "delta"]
+    type(tried)(tried.trials, rows, tried.made).write(own)
+    tried.write(tmp_path / "kept.json")
+    assert page_of.main([str(own), str(tmp_path / "kept.json")]) == 0
+    return own.with_suffix(".html")
+
+
+def test_what_can_be_claimed_stands_first(page, path):
+    page.goto(path.as_uri())
+    worse, undecided = page.locator("#claims li").all()
+    assert "delta is worse than dot_product in stacked at size 128" in worse.inner_text()
+    assert worse.get_attribute("class") == "worse"
+    assert "undecided" in undecided.inner_text()
+
+
+def test_the_map_has_a_row_for_each_mechanism_and_sorts(page, path):
+    page.goto(path.as_uri())
+    names = page.locator("#map tbody th")
+    assert names.all_inner_texts() == ["delta", "dot_product", "linear", "retention", "super"]  # best first
+    assert page.locator("#map tr.lit th").all_inner_texts() == ["delta"]
+    cells = page.locator("#map tbody tr").first.locator("td").all_inner_texts()
+    assert [re.sub(r"\s+", " ", cell).strip() for cell in cells] == [
+        "100 5/5 solve", "70 69–72", "100 5/5 solve", "80 46–100 3/5 solve",
+    ]  # fmt: skip
+    page.locator("#map thead button").nth(2).click()
+    assert names.all_inner_texts()[0] == "dot_product"  # of stacked at 128
+    page.locator("#map thead button").nth(0).click()
+    assert names.all_inner_texts() == ["delta", "dot_product", "linear", "retention", "super"]
+
+
+def test_an_empty_cell_says_why(page, path):
+    page.goto(path.as_uri())
+    cell = page.locator("#map tbody tr").last.locator("td").first
+    assert cell.get_attribute("title") == "it has <other> lengths"
+    assert "super, stacked: it has <other> lengths" in page.locator("details").last.text_content()
+
+
+@pytest.mark.parametrize("width", [420, 1300])
+def test_nothing_is_wider_than_the_window(page, path, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(path.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("svg").count() == 2

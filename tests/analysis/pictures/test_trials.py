@@ -1,0 +1,43 @@
+"""Pictures of a table of trials show what it holds."""
+
+import numpy as np
+import pytest
+
+from analysis.pictures import __main__ as pictures
+from analysis.pictures import trials
+
+
+def test_mechanisms_are_in_the_order_of_how_far_they_came_above_chance(tried):
+    assert trials.ordered(tried) == ["delta", "dot_product", "linear", "retention", "super"]
+    assert trials.above_chance(0.75, 0.5) == 0.5
+    assert trials.above_chance(0.4, 0.5) == 0
+
+
+def test_the_frontier_has_a_mark_for_each_mechanism_and_size(tried):
+    (axes,) = trials.frontier(tried, ["retention"]).axes
+    lines = {line.get_label(): line.get_xydata() for line in axes.lines if not line.get_label().startswith("_")}
+    assert lines.keys() == {"dot_product", "linear", "delta", "retention"}
+    np.testing.assert_allclose(lines["dot_product"], [[16, 100], [64, 99.9]])
+    np.testing.assert_allclose(lines["retention"], [[4, 100], [4, 20.5]])
+
+
+def test_the_curves_have_a_panel_for_each_trial(tried):
+    first, second = trials.curves(tried, ["delta", "retention"]).axes
+    assert [axes.get_title() for axes in (first, second)] == ["stacked", "parity"]
+    means = [line for line in first.lines if line.get_label() in ("delta", "retention")]
+    np.testing.assert_allclose([line.get_ydata() for line in means], [[50, 70.4], [50, 20.5]])
+
+
+def test_the_map_writes_means_and_seeds_that_solved(tried):
+    (axes,) = trials.heat(tried).axes
+    texts = [text.get_text() for text in axes.texts]
+    assert texts[:4] == ["100 (5/5)", "70", "100 (5/5)", "80 (3/5)"]  # of delta
+    assert texts[-4:] == ["–"] * 4
+
+
+@pytest.mark.parametrize("kind", ["map", "frontier"])
+def test_the_program_draws_them(tried, kind, tmp_path, capsys):
+    tried.write(tmp_path / "trials.json")
+    assert pictures.main(["trials", str(tmp_path / "trials.json"), f"--kind={kind}", f"--out={tmp_path / 'a'}"]) == 0
+    assert (tmp_path / "a.svg").is_file()
+    assert (tmp_path / "a.png").is_file()

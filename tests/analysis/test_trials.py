@@ -1,0 +1,86 @@
+"""What is said of a table of trials: means, shares of seeds, and what can be claimed."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from analysis import statistics, trials
+from tests.analysis.tried import row
+from train.grids.trial_table import TrialTable
+
+
+def test_the_interval_of_a_share_is_that_of_wilson():
+    """By its formula (Wilson 1927): (p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n)."""
+    z = 1.959963984540054
+    for solved, seeds in ((0, 5), (3, 5), (5, 5), (1, 2)):
+        share, n = solved / seeds, seeds
+        middle, half = share + z**2 / (2 * n), z * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+        expected = np.array([middle - half, middle + half]) / (1 + z**2 / n)
+        np.testing.assert_allclose(statistics.wilson(solved, seeds), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_cell_has_a_mean_an_interval_within_0_and_1_and_a_share_that_solves(tried):
+    found = trials.reached(trials.find(tried, "stacked", "dot_product"), "accuracy_at_128")
+    assert found.mean == pytest.approx(0.999)
+    assert found.interval[1] == 1.0
+    assert 0.99 < found.interval[0] < 0.999
+    assert (found.solved, found.seeds) == (5, 5)
+
+
+def test_a_seed_that_diverged_counts_as_one_that_did_not_solve(tried):
+    found = trials.reached(trials.find(tried, "stacked", "retention"), "accuracy_at_128")
+    assert found.mean == pytest.approx(0.205)
+    assert (len(found.accuracies), found.seeds) == (4, 5)
+
+
+def test_sizes_are_in_order(tried):
+    extended = row("stacked", "linear", [0.5] * 5, 64)
+    tried.rows.insert(0, extended)
+    assert trials.sizes(tried, "stacked") == ["accuracy", "accuracy_at_64", "accuracy_at_128"]
+    assert [trials.size_of(name) for name in trials.sizes(tried, "stacked")] == ["", "64", "128"]
+
+
+def test_differences_are_seed_by_seed_of_those_that_both_have(tried):
+    found = trials.at_greatest(tried, "stacked", "retention", "linear")
+    np.testing.assert_allclose(found, [-0.30, -0.27, -0.30, -0.31])
+    np.testing.assert_allclose(
+        trials.at_greatest(tried, "parity", "linear", "chance"), [0.01, 0, 0, -0.01, 0], atol=1e-9
+    )
+    assert not len(trials.at_greatest(tried, "stacked", "super", "linear"))
+    assert not len(trials.at_greatest(tried, "copying", "linear", "chance"))
+
+
+def test_what_can_be_claimed_is_said_by_rule(tried):
+    said = [trials.sentence("delta", "dot_product", *found) for found in trials.judge(tried, "delta", "dot_product")]
+    assert said[0].startswith("delta is worse than dot_product in stacked at size 128: -29.50 ± ")
+    assert "undecided" in said[1]  # three of five seeds follow parity
+    assert "would be found" in said[1]
+    (equal,) = [sentence for sentence in _sentences(tried, "linear") if "parity" in sentence]
+    assert "linear and dot_product are equal within 5.00 points in parity" in equal
+    assert list(_sentences(tried, "super")) == []
+
+
+def test_seeds_that_all_differ_alike_prove_nothing(tried):
+    rows = [row("parity", "linear", [0.5] * 5, 128), row("parity", "dot_product", [0.4] * 5, 128)]
+    (sentence,) = _sentences(dataclasses.replace(tried, rows=rows), "linear")
+    assert "all seeds differ alike, by +10.00 points" in sentence
+
+
+def test_kept_tables_stand_beside_where_their_settings_are_the_same(tried, tmp_path):
+    ours = dataclasses.replace(tried, rows=[row("stacked", "delta", [0.9] * 5, 128)])
+    ours.write(tmp_path / "ours.json")
+    tried.write(tmp_path / "kept.json")
+    joined, remarks = trials.read([tmp_path / "ours.json", tmp_path / "kept.json"])
+    assert [cell["spec"] for cell in joined.rows] == ["delta", "dot_product", "linear", "retention", "super"]
+    assert joined.rows[0]["accuracy_at_128"] == [0.9] * 5
+    assert not remarks
+    changed = {"stacked": tried.trials["stacked"] | {"settings": {"train.length": "9 steps"}}}
+    TrialTable(changed, tried.rows[:1], tried.made).write(tmp_path / "kept.json")
+    joined, (remark,) = trials.read([tmp_path / "ours.json", tmp_path / "kept.json"])
+    assert [cell["spec"] for cell in joined.rows] == ["delta"]
+    assert "stacked of kept.json was left out" in remark
+
+
+def _sentences(found, spec):
+    return [trials.sentence(spec, "dot_product", *one) for one in trials.judge(found, spec)]
