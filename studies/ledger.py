@@ -1,4 +1,4 @@
-"""The ledger: every claim of the five papers, with a verdict that follows by rule from what the claim names.
+"""The ledger: claims of five papers and known outcomes of trials, whose verdicts follow by rule from what they name.
 
 `claims/*.toml` has the claims. Each names at most one ground:
 

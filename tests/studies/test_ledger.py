@@ -143,9 +143,37 @@ def test_verdicts_on_trained_models_follow_from_their_json(claim):
     assert ledger.judged(claim.study, claim.metric, claim.split)[claim.comparison].words == expected
 
 
+def accuracies(table, trial, spec, like):
+    """The accuracies of a mechanism, or chance, at the trial's greatest size."""
+    if spec == "chance" and len(like):
+        return np.full(len(like), table["trials"][trial]["chance"])
+    found = [row for row in table["rows"] if (row["trial"], row["spec"]) == (trial, spec) and "accuracy" in row]
+    sizes = [name for row in found for name in row if name.startswith("accuracy_at_")]
+    name = max(sizes, key=lambda name: int(name.rpartition("_")[2]), default="accuracy")
+    return np.array(found[0][name], float) if found else np.array([])
+
+
+def test_verdicts_on_trials_follow_from_the_kept_table():
+    """All claims on trials are one family, in which those count that were tried."""
+    table, said = json.loads((ROOT / "configs/trials.json").read_text()), {}
+    of_trials = [claim for claim in ledger.claims() if claim.trial]
+    for claim in of_trials:
+        ours = accuracies(table, claim.trial, claim.spec, ())
+        theirs = accuracies(table, claim.trial, claim.other, ours)
+        if len(ours) and len(theirs):
+            difference = (ours - theirs) * (-1 if claim.claimed == "worse" else 1)
+            if difference.std() > 0:
+                said[claim.says] = sayings({"claim": claim.claimed}, difference, 0.05, "accuracy")
+    expected = step_down(said)
+    assert {claim.says: claim.verdict for claim in of_trials} == {
+        claim.says: expected.get(claim.says, "not tested") for claim in of_trials
+    }
+
+
 def test_all_other_verdicts_follow_from_their_grounds():
     for claim in ledger.claims():
         words = {"not tested"} if claim.kind == "another question" or not claim.grounds.strip("–") else set()
+        words = set() if claim.trial else words
         words |= {"holds"} if claim.shown else {"does not hold"} if claim.refuted else set()
         if words and not claim.sums:
             assert {claim.verdict} == words, claim.says

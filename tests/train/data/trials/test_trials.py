@@ -9,8 +9,10 @@ import pytest
 
 from attention import UsageError
 from tests.train.data.trials import plain
+from train import loading
 from train.data import draws, trials
 from train.data.draws import Draws
+from train.data.trials.sizes import CPU, PUBLISHED
 from train.data.trials.state import elements, products
 
 SPECS = (
@@ -206,6 +208,18 @@ def words(trial, tokens, size):
 
 
 SOLVERS = {name: globals()[name] for name in trials.TRIALS}
+
+
+@pytest.mark.parametrize("config", ["cpu", "published"])
+def test_sizes_make_tasks_of_which_each_trial_has_one(config):
+    """And a mistake in the name of a trial is one sentence."""
+    sizes = {"cpu": CPU, "published": PUBLISHED}[config]
+    assert {size.source.partition("(")[0] for size in sizes.values()} == trials.TRIALS.keys()
+    for name in sizes:
+        made = loading.load(f"configs/trial_{config}.py:{name}")
+        assert loading.validate(made.to_dict()).data.trial == trials.parse(sizes[name].source)
+    with pytest.raises(UsageError, match="Did you mean 'parity'"):
+        loading.load(f"configs/trial_{config}.py:paritys")
 
 
 def test_every_trial_is_tried():
