@@ -19,6 +19,7 @@ from train.grids.trial_table import SOLVED, TrialTable, check_alike
 BASELINE = "dot_product"
 CHANCE = "chance"  # in place of a mechanism
 MARGIN = 0.05  # of accuracies, up to which they are equal
+CAN, CANNOT = 0.9, 0.5  # shares of the way from chance to 1
 ACCURACY = METRICS["accuracy"]
 
 
@@ -148,3 +149,29 @@ def sentence(spec: str, other: str, trial: str, size: str, verdict: Verdict) -> 
         return f"{spec} against {other} in {at}: all seeds differ alike, by {alike}."
     finds = ACCURACY.with_unit(ACCURACY.text(verdict.detects))
     return f"{spec} against {other} in {at}: undecided, {number}; {finds} would be found."
+
+
+@dataclasses.dataclass(frozen=True)
+class Able:
+    """The mechanisms of a trial by what their intervals say of the greatest size, the best first.
+
+    Attributes:
+      can: Their intervals lie above 90 % of the way from chance to 1.
+      cannot: Their intervals lie below half of it.
+      between: The others, for which the seeds do not say it.
+    """
+
+    can: list[str]
+    cannot: list[str]
+    between: list[str]
+
+
+def able(table: TrialTable, trial: str) -> Able:
+    """Sorts the mechanisms of a trial."""
+    names, chance = sizes(table, trial), table.trials[trial]["chance"]
+    cells = {row["spec"]: reached(row, names[-1]) for row in table.rows if row["trial"] == trial and "accuracy" in row}
+    found = sorted(((cell, spec) for spec, cell in cells.items() if cell), key=lambda pair: -pair[0].mean)
+    ends = {spec: [(end - chance) / (1 - chance) for end in cell.interval] for cell, spec in found}
+    can = [spec for spec, (low, _) in ends.items() if low >= CAN]
+    cannot = [spec for spec, (_, high) in ends.items() if high <= CANNOT]
+    return Able(can, cannot, [spec for spec in ends if spec not in can and spec not in cannot])

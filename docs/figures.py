@@ -40,7 +40,7 @@ from benchmarks import train_step as training
 from benchmarks.compilers import gpu
 from benchmarks.device import report as device
 from benchmarks.llama import __main__ as llama
-from docs import address
+from docs import address, choices
 from studies import declared, digits, kept, ledger, manual, precision, replication, runs, translations
 from train import cli, mechanisms
 
@@ -120,6 +120,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
         "tour",
         lambda: tour(),
     )
+    yield "choosing", choices.needs
     yield "declared", lambda: markdown(declared.table()).strip()
     yield "ledger in short", ledger.in_short
     yield "ledger counts", ledger.counts
@@ -136,6 +137,8 @@ def numbers() -> Iterator[tuple[str, str]]:
     yield from of_layers()
     yield from of_training_and_translation()
     yield from of_inference()
+    yield "constant caches", choices.caches()
+    yield from choices.numbers()
     yield from of_operations()
     yield from of_blocks()
     yield from of_surgery()

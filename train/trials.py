@@ -1,7 +1,7 @@
 """Try what mechanisms can do, on small tasks made for it: recall, copying, selection, following a state.
 
-python -m train.trials "neural(dim=2)" delta --workdir=runs/trials
-python -m train.trials "gated_delta|dot_product" --only=parity --only=selective --seeds=8 --workdir=runs/trials
+python -m train.trials "neural(dim=2)" delta
+python -m train.trials "gated_delta|dot_product" --only=parity --only=selective --seeds=8 --workdir=runs/hybrid
 python -m train.trials --merge=mine.json theirs.json --out=ours.json
 
 Every mechanism has the same frame, and the same learning rates to choose from, on seeds that are not tested. The same
@@ -51,8 +51,6 @@ class Asked:
         """Reads which cells the flags ask for; raises a UsageError where they have a mistake."""
         if not flags.specs:
             raise UsageError('Which mechanisms are tried? Name some, such as delta or "neural(dim=2)".')
-        if flags.workdir is None:
-            raise UsageError("Where do the runs go? Give a --workdir, such as runs/trials.")
         if flags.out or (flags.all and flags.only):
             raise UsageError("--out is for --merge, and --all is without --only; leave one out.")
         named = dict.fromkeys("|".join(specs.items(spec)) for spec in flags.specs)  # however they were spaced
@@ -67,8 +65,9 @@ class Asked:
             )
         for trial in trials:
             check_known("trial", trial, known)
+        directory = flags.workdir or Path("runs/trials_published" if flags.full else "runs/trials")
         pairs = itertools.product(named, dict.fromkeys(trials))
-        made = [Cell(trial, spec, flags.workdir, flags.full) for spec, trial in pairs]
+        made = [Cell(trial, spec, directory, flags.full) for spec, trial in pairs]
         return cls(
             made, Choice(tuple(flags.rates.split(",")), flags.tuning_seeds), flags.seeds, flags.workdir, flags.jobs
         )
@@ -156,7 +155,7 @@ def _beside(table: TrialTable) -> TrialTable:
 
 def _write_page(path: Path) -> None:
     """Writes the page, in a process of its own: what trains needs nothing of what draws."""
-    subprocess.run([*console.command("analysis.pages.trials"), str(path), str(KEPT)], check=False)
+    subprocess.run([*console.command("analysis.pages"), str(path), str(KEPT)], check=False)
 
 
 def _merge(paths: Sequence[Path], out: Path | None) -> int:
@@ -171,7 +170,7 @@ def _merge(paths: Sequence[Path], out: Path | None) -> int:
 main = cli.program(
     __doc__,
     cli.flag("specs", nargs="*", metavar="SPEC", help="mechanisms, as in --config.model.attention"),
-    cli.flag("--workdir", type=Path, metavar="DIR", help="the folder of the runs and the table"),
+    cli.flag("--workdir", type=Path, metavar="DIR", help="the folder of the runs and the table; default runs/trials"),
     cli.flag("--only", **SEVERAL, metavar="TRIAL", help=f"a trial; may be given again; default {', '.join(FIRST)}"),
     cli.flag("--all", action="store_true", help="all trials"),
     cli.flag("--full", action="store_true", help="at the published sizes, on an accelerator"),

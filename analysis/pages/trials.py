@@ -1,14 +1,7 @@
-"""The page of a table of trials: what can be claimed, what each mechanism can do, and what it costs.
+"""The page of a table of trials: what can be claimed, what each mechanism can do, and what it costs."""
 
-python -m analysis.pages.trials runs/trials/trials.json configs/trials.json
-
-The page is written beside the first table. The others stand beside it, where their trials had the same settings.
-"""
-
-import argparse
 import html
 import inspect
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +11,6 @@ from analysis.pages import shell
 from analysis.pictures import style
 from analysis.pictures import trials as pictures
 from analysis.trials import BASELINE
-from train import cli
-from train.cli.files import write_text
 from train.data.trials import parse as parse_trial
 from train.grids.trial_table import TrialTable
 
@@ -138,22 +129,3 @@ def _notes(table: TrialTable) -> Iterator[str]:
     for call in table.made:
         versions = ", ".join(f"{name} {version}" for name, version in call["versions"].items())
         yield f"Made on {call['devices']} at {call['git']}, with {versions}."
-
-
-@cli.program(
-    __doc__,
-    cli.flag("tables", nargs="+", type=Path, metavar="TABLE", help="tables of trials; the page is about the first"),
-    cli.flag("--out", type=cli.new_file, metavar="FILE", help="the page; default beside the first table"),
-)
-def main(flags: argparse.Namespace) -> None:
-    """Writes the page."""
-    own = TrialTable.read(flags.tables[0])
-    table, remarks = trials.read(flags.tables)
-    out = flags.out or flags.tables[0].with_suffix(".html")
-    asked = list(dict.fromkeys(row["spec"] for row in own.rows))
-    write_text(out, page(table, asked, remarks))
-    print(f"The page is in {out}.")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

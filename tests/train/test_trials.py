@@ -152,7 +152,6 @@ def test_the_kept_table_is_one_whose_trials_are_as_they_are_now():
     ("arguments", "message"),
     [
         ([], "Which mechanisms are tried?"),
-        (["delta"], "Give a --workdir"),
         (["delt", "--workdir=x"], "Did you mean 'delta'"),
         (["delta", "--workdir=x", "--only=recal"], "Did you mean 'recall'"),
         (["delta", "--workdir=x", "--rates=1e-3,0.001"], "--rates must be different numbers above 0"),

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from analysis.pages import trials as page_of
+from analysis.pages import __main__ as page_of
 
 
 @pytest.fixture
