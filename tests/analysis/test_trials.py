@@ -75,7 +75,8 @@ def test_kept_tables_stand_beside_where_their_settings_are_the_same(tried, tmp_p
     assert [cell["spec"] for cell in joined.rows] == ["delta", "dot_product", "linear", "retention", "super"]
     assert joined.rows[0]["accuracy_at_128"] == [0.9] * 5
     assert not remarks
-    changed = {"stacked": tried.trials["stacked"] | {"settings": {"train.length": "9 steps"}}}
+    other = tried.trials["stacked"]["settings"] | {"train.length": "9 steps"}
+    changed = {"stacked": tried.trials["stacked"] | {"settings": other}}
     TrialTable(changed, tried.rows[:1], tried.made).write(tmp_path / "kept.json")
     joined, (remark,) = trials.read([tmp_path / "ours.json", tmp_path / "kept.json"])
     assert [cell["spec"] for cell in joined.rows] == ["delta"]

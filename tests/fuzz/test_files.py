@@ -1,6 +1,7 @@
 """Whatever a file holds is read, or told to be damaged in one short sentence."""
 
 import base64
+import dataclasses
 import functools
 import io
 import json
@@ -10,16 +11,19 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
-from analysis import compare, comparison, runs
+from analysis import compare, comparison, runs, trials
 from analysis.pages import comparison as pages
+from analysis.pages import trials as trial_page
 from attention.errors import visible
 from models.published import pretrained
+from tests.analysis import tried
 from tests.fuzz.harness import answers, damaged, fuzzed, texts_of
 from tests.train.data.streams import load, read
 from train import loading
 from train.cli import files
 from train.data import tokenisers
 from train.grids import declaration, grid
+from train.grids.trial_table import TrialTable
 from train.run import workdir
 
 RESULT = {
@@ -45,6 +49,7 @@ SWEEP = {
     "tune": {"field": "optimizer.learning_rate", "values": ["0.01", "0.1"], "length": "1/3", "seeds": 1}
     | {"metric": "accuracy", "highest": True, "rule": "The best."},
 }
+TRIED = dataclasses.asdict(tried.table())
 DECLARED = {
     "question": "Which?",
     "metric": "accuracy",
@@ -113,6 +118,20 @@ def test_work_directories(place, data, name, beside, at):
 def test_sweeps(place, content):
     (place / grid.FILE).write_bytes(content)
     answers(grid.read, place)
+
+
+@fuzzed(content=texts_of(TRIED))
+def test_tables_of_trials(place, content):
+    """A damaged one gives no page and is not joined; what is left of a whole one is shown as it is."""
+    (place / "trials.json").write_bytes(content)
+
+    def shown(path):
+        table, remarks = trials.read([path, path])
+        text = trial_page.page(table, ["delta"], remarks)
+        assert text == visible(text)
+        return TrialTable.merged([table, table]).text()
+
+    answers(shown, place / "trials.json")
 
 
 @fuzzed(content=texts_of(DECLARED))

@@ -5,12 +5,13 @@ import json
 import pytest
 
 from attention import UsageError
+from tests.analysis.tried import SETTINGS
 from train import trials
 from train.grids import cells, matching, pool
 from train.grids.cells import Cell, Choice
 from train.grids.trial_table import MADE, TrialTable
 
-SETTINGS = {"data.source": "recall", "model.width": 64, "train.length": "9 steps", "tuning.rates": ["1e-3", "3e-3"]}
+SETTINGS = SETTINGS | {"data.source": "recall", "train.length": "9 steps", "tuning.rates": ["1e-3", "3e-3"]}
 RECALL = {"recall": {"settings": SETTINGS, "chance": 0.125}}
 ROW = {
     "trial": "recall",
@@ -19,6 +20,8 @@ ROW = {
     "rate": "3e-3",
     "seeds": [0, 1, 2],
     "accuracy": [1.0, 0.995, 0.5],
+    "steps": [9],
+    "curves": [[1.0], [0.995], [0.5]],
 }
 CALL = {"versions": {"jax": "0.10"}, "devices": "1 cpu", "git": "abc", "matmul_precision": "default"}
 
@@ -105,7 +108,19 @@ def test_tables_are_joined_and_other_versions_are_remarked(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"accuracy": []}, {"accuracy": "x"}, {"accuracy": [None]}, {"rate": 3}, {"trial": "copying"}, {"trial": 1}],
+    [
+        {"accuracy": []},
+        {"accuracy": "x"},
+        {"accuracy": [None] * 3},
+        {"accuracy": [2.0] * 3},
+        {"accuracy_at_8": [0.5]},
+        {"curves": [[0.5]]},
+        {"cache_bytes_at_x": 3},
+        {"rate": 3},
+        {"trial": "copying"},
+        {"trial": 1},
+        {"spec": "a\nb"},
+    ],
 )
 def test_a_damaged_table_is_one_sentence(tmp_path, changes):
     with pytest.raises(UsageError, match="is no table of trials"):
@@ -182,7 +197,10 @@ def test_a_cell_whose_tuning_failed_leaves_the_others_to_be_tested(tmp_path, mon
                 about = {name: CALL[name] for name in MADE} | {"seconds": 1.0, "steps": 1, "best_step": 1}
                 result = about | {"best": best, "baselines": {"chance_accuracy": 0.1}}
                 (path / "result.json").write_text(json.dumps(result))
-                (path / "config.json").write_text(json.dumps({name: {"width": 8} for name in cells.SECTIONS}))
+                sections = {name: {} for name in cells.SECTIONS}
+                for name, value in SETTINGS.items():
+                    sections.setdefault(name.partition(".")[0], {})[name.partition(".")[2]] = value
+                (path / "config.json").write_text(json.dumps(sections))
                 line = {"step": 1, "split": "validation", "accuracy": 0.5}
                 (path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
         return {path: pool.FAILED if "linear" in path.parts else pool.FINISHED for path in todo}
@@ -212,12 +230,12 @@ def test_a_mechanism_is_tried_and_what_cannot_be_has_its_reason(tmp_path, capsys
         "model.width": "8",
     }
     monkeypatch.setattr(Cell, "request", property(lambda cell: _request(cell, small)))
-    command = ["delta", " delta | linear", "--only=stacked", "--seeds=2", "--rates=1e-3,3e-3", f"--workdir={tmp_path}"]
+    command = ["delta", " delta | linear", "--only=stacked", "--seeds=1", "--rates=1e-3,3e-3", f"--workdir={tmp_path}"]
     assert trials.main(command) == 0
     table = json.loads((tmp_path / cells.TABLE).read_text())
     row, refused = table["rows"]
-    assert row["seeds"] == [0, 1]
-    assert len(row["accuracy"]) == len(row["accuracy_at_64"]) == 2
+    assert row["seeds"] == [0]
+    assert len(row["accuracy"]) == len(row["accuracy_at_64"]) == 1
     assert set(row["tried"]) == {"1e-3", "3e-3"}
     assert row["cache_bytes"] > 0
     assert "2" in refused["reason"]

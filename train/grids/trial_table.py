@@ -2,20 +2,24 @@
 
 import dataclasses
 import json
+import re
 import statistics
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
-from attention.errors import UsageError
-from attention.types import Number, build, fits
+from attention.errors import UsageError, in_line
+from attention.types import Count, Number, Rule, Share, at_least, below, build, filled, fits
 from models.files import read_json
 from train.cli.files import write_text
 
 SOLVED = 0.99  # from this accuracy on, a seed has solved a trial
 MADE = ("versions", "devices", "git", "matmul_precision")  # of a result, with what it was made
+BY_SIZE = ("accuracy", "cache_bytes")  # what a cell has at several sizes
+SIZED = re.compile(r"(accuracy|cache_bytes)_at_\d{1,6}")
 WIDTH = 12  # of a column, in letters, at least
 Row = dict[str, Any]
+Line = Annotated[str, Rule("text in one line", lambda text: in_line(text) == text)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,20 +98,60 @@ class TrialTable:
         return [f"The runs were made with different {', '.join(differ)}."] if differ else []
 
 
+# The settings that a page shows; others are there too.
+Settings = TypedDict(
+    "Settings",
+    {
+        "data.source": Line,
+        "data.batch_size": int,
+        "train.length": Line,
+        "model.depth": int,
+        "model.width": int,
+        "model.mlp": int,
+        "model.convolution": int,
+        "model.positions": Line,
+        "tuning.rates": list[Line],
+        "tuning.seeds": int,
+    },
+)
+
+
 class TrialSettings(TypedDict):
     """What the cells of a trial have in common."""
 
-    settings: Mapping
-    chance: float
+    settings: Settings
+    chance: Annotated[Number, at_least(0), below(1)]
+
+
+class Reason(TypedDict):
+    """A cell without accuracies."""
+
+    trial: Line
+    spec: Line
+    reason: Line
+
+
+class Cell(TypedDict):
+    """A cell with accuracies, which stand beside these by names such as `accuracy_at_64`."""
+
+    trial: Line
+    spec: Line
+    rate: Line
+    seeds: Annotated[list[int], filled]
+    accuracy: list[Share | None]
+    steps: list[int]
+    curves: list[list[Share | None]]
+    parameters: NotRequired[Count]
+    forward_flops_per_example: NotRequired[Count]
 
 
 class Made(TypedDict):
     """How runs were made."""
 
-    versions: Mapping
-    devices: str
-    git: str
-    matmul_precision: str
+    versions: dict[Line, Line]
+    devices: Line
+    git: Line
+    matmul_precision: Line
 
 
 def check_alike(trial: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
@@ -144,13 +188,21 @@ def _lines(table: Mapping[str, Any]) -> str:
 
 
 def _is_row(row: Any, trials: Mapping[str, Any]) -> bool:
-    where = fits(Mapping, row) and all(isinstance(row.get(name), str) for name in ("trial", "spec"))
-    if not where or "reason" in row:
-        return where and isinstance(row["reason"], str)
-    accuracies = row.get("accuracy")
-    numbers = isinstance(accuracies, list) and all(a is None or fits(Number, a) for a in accuracies)
-    good = numbers and any(a is not None for a in accuracies) and row["trial"] in trials
-    return good and isinstance(row.get("rate"), str)
+    if not fits(Reason, row):
+        return fits(Cell, row) and row["trial"] in trials and _are_numbers(row)
+    return True
+
+
+def _are_numbers(row: Row) -> bool:
+    """Tells whether a cell has accuracies of each seed, the first of which are not all missing, and numbers beside."""
+    lists = [row[name] for name in row if name.startswith("accuracy")]
+    counts = [row[name] for name in row if name.startswith("cache_bytes")]
+    curves = len(row["curves"]) == len(row["seeds"]) and all(len(of) == len(row["steps"]) for of in row["curves"])
+    whole = all(fits(list[Share | None], of) and len(of) == len(row["seeds"]) for of in lists)
+    sizes = all(
+        name in ("accuracy", "cache_bytes") or SIZED.fullmatch(name) for name in row if name.startswith(BY_SIZE)
+    )
+    return whole and curves and sizes and fits(list[Count], counts) and any(a is not None for a in row["accuracy"])
 
 
 def _short(row: Row) -> str:
