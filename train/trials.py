@@ -30,7 +30,7 @@ from train.run import console
 
 FIRST = ("stacked", "copying", "parity")
 LONGEST = 200  # letters of a folder
-RATES = "1e-3,3e-3,1e-2"
+RATES = "1e-3,3e-3,1e-2,3e-2"
 KEPT = PACKAGE / "configs/trials.json"  # what was measured of all mechanisms
 BASELINES = ("dot_product", "linear", "gated_delta", "state_space")  # of those, what is printed beside
 SEVERAL = {"action": "append", "default": []}
@@ -176,7 +176,7 @@ main = cli.program(
     cli.flag("--full", action="store_true", help="at the published sizes, on an accelerator"),
     cli.flag("--seeds", type=cli.count, default=5, help="number of seeds that are tested"),
     cli.flag("--rates", default=RATES, metavar="RATE,...", help=f"learning rates to choose from, default {RATES}"),
-    cli.flag("--tuning-seeds", type=cli.count, default=1, help="number of seeds of each rate that is tried"),
+    cli.flag("--tuning-seeds", type=cli.count, default=2, help="number of seeds of each rate that is tried"),
     cli.flag("--jobs", type=cli.count, default=0, help="runs at a time; default one for each CPU, one on accelerators"),
     cli.flag("--merge", **SEVERAL, type=Path, metavar="FILE", help="a table to join with others; may be given again"),
     cli.flag("--out", type=cli.new_file, metavar="FILE", help="the joined table"),

@@ -159,7 +159,7 @@ def test_the_kept_table_is_one_whose_trials_are_as_they_are_now():
     kept = TrialTable.read(trials.KEPT)
     for trial, of in kept.trials.items():
         request = Cell(trial, "dot_product", trials.KEPT.parent).request
-        now = cells.plain_settings(request.config) | Choice(tuple(trials.RATES.split(",")), 1).plain
+        now = cells.plain_settings(request.config) | Choice(tuple(trials.RATES.split(",")), 2).plain
         assert now | of["settings"] == now, trial
 
 

@@ -24,6 +24,8 @@ _DEEP: Mapping[str, Any] = {"mlp": 64}  # an MLP in each block
 
 CPU = {
     "stacked": TrialSize("stacked_recall(size=32, tested=(64, 128))", {"depth": 1}),
+    "stacked_narrow": TrialSize("stacked_recall(size=32, tested=(64, 128))", {"depth": 1, "width": 16}),
+    "stacked_wide": TrialSize("stacked_recall(size=32, tested=(64, 128))", {"depth": 1, "width": 64}),
     "growing": TrialSize("stacked_recall(size=64, least=4, keys=256, tested=(128, 256))", {"depth": 1}),
     "rewritten": TrialSize("stacked_recall(size=32, rewritten=16, tested=(64,))", _DEEP),
     "recall": TrialSize("recall(size=8, tested=(16,))", _MIXED),
@@ -42,14 +44,15 @@ CPU = {
     "symmetric": TrialSize("words(size=16, least=3, group='S5', tested=(32,))", _DEEP),
 }
 
+_STACKED = "stacked_recall(size=64, keys=4096, values=4096, tested=(128, 256))"
 _ZOOLOGY: Mapping[str, Any] = {"width": 128, "convolution": 4}
 _MAD: Mapping[str, Any] = {"width": 128, "heads": 8, "mlp": 256, "convolution": 4}
 _STATE: Mapping[str, Any] = {"width": 128, "heads": 8, "mlp": 512}
 
 PUBLISHED = {
-    "stacked": TrialSize(
-        "stacked_recall(size=64, keys=4096, values=4096, tested=(128, 256))", {"depth": 1, "width": 128}
-    ),
+    "stacked": TrialSize(_STACKED, {"depth": 1, "width": 128}),
+    "stacked_narrow": TrialSize(_STACKED, {"depth": 1, "width": 64}),
+    "stacked_wide": TrialSize(_STACKED, {"depth": 1, "width": 256}),
     "growing": TrialSize("recall(size=64, least=4, keys=4096, values=4096, tested=(128, 256), context=512)", _ZOOLOGY),
     "rewritten": TrialSize("stacked_recall(size=64, rewritten=32, keys=4096, values=4096, tested=(128,))", _MAD),
     "recall": TrialSize("recall(size=64, keys=4096, values=4096, context=512)", _ZOOLOGY),
