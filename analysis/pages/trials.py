@@ -30,7 +30,7 @@ def page(table: TrialTable, asked: Sequence[str], remarks: Sequence[str] = ()) -
     specs = pictures.ordered(table)
     claims = [claim for spec in asked if spec != BASELINE for claim in _claims(table, spec)]
     figures = [pictures.curves(table, [*dict.fromkeys([*asked, *SHOWN])])]
-    if any("cache_bytes" in row for row in table.rows if row["trial"] == pictures.RECALL):
+    if any("cache_bytes" in row for row in table.rows if row["trial"] in pictures.RECALL):
         figures.insert(0, pictures.frontier(table, asked))
     texts = {
         "TITLE": f"Trials: {html.escape(', '.join(asked))}",

@@ -61,8 +61,10 @@ def _surface(flags: argparse.Namespace) -> Figure:
 
 def _trials(flags: argparse.Namespace) -> Figure:
     table = TrialTable.read(flags.table)
-    if flags.kind == "frontier" and trials.RECALL not in table.trials:
-        raise UsageError(f"{flags.table} has no trial {trials.RECALL}, of which the frontier is drawn; try it first.")
+    if flags.kind == "frontier" and not table.trials.keys() & set(trials.RECALL):
+        raise UsageError(
+            f"{flags.table} has none of {', '.join(trials.RECALL)}, whose frontier is drawn; try one first."
+        )
     return trials.frontier(table) if flags.kind == "frontier" else trials.heat(table)
 
 

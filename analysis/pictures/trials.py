@@ -1,7 +1,6 @@
 """Pictures of a table of trials: what each mechanism can do, recall against the decode cache, and learning curves."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -9,12 +8,11 @@ from matplotlib.figure import Figure
 from analysis import trials
 from analysis.pictures import style
 from analysis.trials import Reached
-from attention import specs
 from train.grids.trial_table import TrialTable
 
-RECALL = "stacked"  # the trial whose sizes count the pairs that are recalled
+RECALL = ("stacked_narrow", "stacked", "stacked_wide")  # trials that differ in width alone
 # In colour in the picture of recall: attention, and recurrences that write and forget in different ways.
-NAMED = ("dot_product", "dot_product(window=16)", "linear", "delta", "retention", "gated_delta", "state_space")
+NAMED = ("dot_product", "linear", "delta", "retention", "gated_delta", "state_space")
 MAP = "Blues"
 
 
@@ -52,46 +50,41 @@ def heat(table: TrialTable) -> Figure:
 
 @style.quiet
 def frontier(table: TrialTable, named: Iterable[str] = ()) -> Figure:
-    """Draws recall over the bytes of the decode cache: a line for each mechanism, with a mark at each number of pairs.
+    """Draws recall over the bytes of the decode cache: a line for each mechanism, with a mark at each width.
 
     Args:
-      table: The table, which has the trial `stacked`.
+      table: The table, which has one of the trials in `RECALL`.
       named: The mechanisms in colour, beside those of `NAMED`; all others are grey.
     """
-    names, chance = trials.sizes(table, RECALL), 100 * table.trials[RECALL]["chance"]
-    lines = {spec: line for spec in ordered(table) if (line := _held(trials.find(table, RECALL, spec), names))}
-    coloured = [spec for spec in dict.fromkeys([*named, *NAMED]) if spec in lines]
-    looks = style.colours(coloured)
-    drawn = Figure(figsize=(6.4, 3.9), layout="constrained")
+    lines = {spec: line for spec in ordered(table) if (line := _held(table, spec))}
+    looks = style.colours(spec for spec in dict.fromkeys([*named, *NAMED]) if spec in lines)
+    drawn = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = drawn.subplots()
     for spec, line in lines.items():
         colour, marker = looks.get(spec, ("#c0c0c0", "o"))
+        named_here = {"ms": 5, "zorder": 3, "label": style.plain(spec)} if spec in looks else {"ms": 2.5, "zorder": 1}
         sizes, means = [kilobytes for kilobytes, _ in line], [100 * found.mean for _, found in line]
-        front, label = (3, style.plain(spec)) if spec in looks else (1, None)
-        axes.plot(sizes, means, color=colour, marker=marker, ms=4 if label else 2.5, lw=1.2, zorder=front, label=label)
-        for kilobytes, found in line if label else ():
+        axes.plot(sizes, means, color=colour, marker=marker, lw=1.2, **named_here)
+        for kilobytes, found in line if spec in looks else ():
             low, high = found.interval
             axes.plot([kilobytes] * 2, [100 * low, 100 * high], color=colour, lw=4, alpha=0.25, zorder=2)
-    axes.axhline(chance, color="#6a6a6a", lw=0.8, ls="--")
-    axes.set(xscale="log", ylim=(0, 104), xlabel="what a decode cache holds of the sequence, kB", ylabel="recalled, %")
-    axes.set_xticks(ticks := [2**power for power in range(1, 9)], map(str, ticks))
+    trial = next(trial for trial in RECALL if trial in table.trials)
+    axes.axhline(100 * table.trials[trial]["chance"], color="#6a6a6a", lw=0.8, ls="--")
+    axes.set(xscale="log", ylim=(0, 104), xlabel="decode cache, kB", ylabel="recalled, %")
+    axes.set_xticks(ticks := [2**power for power in range(9)], map(str, ticks))
     axes.minorticks_off()
     drawn.legend(loc="outside right center", fontsize=7)
-    pairs = ", ".join(trials.size_of(name) or _size(table) for name in names)
-    drawn.suptitle(f"Recall of {pairs} pairs, over what a decode cache holds of them")
+    pairs = trials.size_of(trials.sizes(table, trial)[-1])
+    drawn.suptitle(f"Recall of {pairs} pairs over what a decode cache holds of them")
     return drawn
 
 
-def _held(cell: Mapping[str, Any], names: Sequence[str]) -> list[tuple[float, Reached]]:
-    """Lists the kilobytes of the cache and what was recalled, at each size."""
-    caches = [(name.replace("accuracy", "cache_bytes"), trials.reached(cell, name)) for name in names]
-    return [(cell[cache] / 1024, found) for cache, found in caches if cache in cell and found]
-
-
-def _size(table: TrialTable) -> str:
-    """Reads the size of training examples, which stands in the trial's text."""
-    source = table.trials[RECALL]["settings"]["data.source"]
-    return str(specs.parse(source)[0].options.get("size", ""))
+def _held(table: TrialTable, spec: str) -> list[tuple[float, Reached]]:
+    """Lists the kilobytes of the cache and what was recalled at the greatest size, by width."""
+    cells = [(trials.find(table, trial, spec), trials.sizes(table, trial)[-1:]) for trial in RECALL]
+    names = [(cell, name, name.replace("accuracy", "cache_bytes")) for cell, of in cells for name in of]
+    found = [(cell[cache] / 1024, trials.reached(cell, name)) for cell, name, cache in names if cache in cell]
+    return sorted((pair for pair in found if pair[1]), key=lambda pair: pair[0])
 
 
 @style.quiet

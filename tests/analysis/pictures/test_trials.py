@@ -5,6 +5,8 @@ import pytest
 
 from analysis.pictures import __main__ as pictures
 from analysis.pictures import trials
+from tests.analysis.tried import row
+from train.grids.trial_table import TrialTable
 
 
 def test_mechanisms_are_in_the_order_of_how_far_they_came_above_chance(tried):
@@ -13,12 +15,15 @@ def test_mechanisms_are_in_the_order_of_how_far_they_came_above_chance(tried):
     assert trials.above_chance(0.4, 0.5) == 0
 
 
-def test_the_frontier_has_a_mark_for_each_mechanism_and_size(tried):
-    (axes,) = trials.frontier(tried, ["retention"]).axes
+def test_the_frontier_has_a_mark_for_each_mechanism_and_width(tried):
+    """At the greatest size, by what the cache holds."""
+    narrow = row("stacked_narrow", "retention", [0.1] * 5, 128) | {"cache_bytes_at_128": 1024}
+    wide = TrialTable(tried.trials | {"stacked_narrow": tried.trials["stacked"]}, [*tried.rows, narrow], tried.made)
+    (axes,) = trials.frontier(wide, ["retention"]).axes
     lines = {line.get_label(): line.get_xydata() for line in axes.lines if not line.get_label().startswith("_")}
     assert lines.keys() == {"dot_product", "linear", "delta", "retention"}
-    np.testing.assert_allclose(lines["dot_product"], [[16, 100], [64, 99.9]])
-    np.testing.assert_allclose(lines["retention"], [[4, 100], [4, 20.5]])
+    np.testing.assert_allclose(lines["dot_product"], [[64, 99.9]])
+    np.testing.assert_allclose(lines["retention"], [[1, 10], [4, 20.5]])
 
 
 def test_the_curves_have_a_panel_for_each_trial(tried):
