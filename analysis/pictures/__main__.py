@@ -5,7 +5,8 @@ python -m analysis.pictures comparison runs/digits --metric=accuracy --out=compa
 python -m analysis.pictures attention --workdir=runs/super --examples 3 5 10 --out=looks
 python -m analysis.pictures attention --workdir=runs/gpt --text="The return statement" --out=looks
 python -m analysis.pictures surface --workdir=runs/neural --layers 0 1 --out=surface
-python -m analysis.pictures trials configs/trials.json --kind=frontier --out=recall
+python -m analysis.pictures trials configs/trials.json --kind=frontier --out=docs/images/recall.svg
+python -m analysis.pictures trials configs/trials.json --out=docs/images/trials.svg
 python -m analysis.pictures projection --sigmas 0.05 0.25 1 --out=projection
 """
 

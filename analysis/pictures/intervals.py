@@ -2,9 +2,6 @@
 
 python -m analysis.pictures comparison runs/digits --out=comparison
 python -m analysis.pictures comparison benchmarks/results/digits_cpu.json --out=docs/images/comparison_digits
-python -m analysis.pictures comparison benchmarks/results/digits_cpu.json --out=docs/images/six_mechanisms.svg \\
-    --only dot_product super neural mlp_qkv gaussian additive \\
-    --title="Six attentions in one small ViT on the digits, three seeds each"
 """
 
 from collections.abc import Container, Mapping, Sequence

@@ -5,10 +5,13 @@ import re
 
 import pytest
 
+from analysis.pictures import style
+from analysis.pictures import trials as drawn_trials
 from attention.errors import UsageError
 from docs import address, figures
 from studies import replication, runs
 from tests.conftest import ROOT
+from train.grids.trial_table import TrialTable
 
 
 @pytest.mark.parametrize("page", figures.PAGES, ids=lambda page: page.name)
@@ -21,6 +24,15 @@ def test_the_picture_of_the_digits_has_every_setting_of_their_file():
     measured = json.loads((ROOT / "benchmarks/results/digits_cpu.json").read_text(encoding="utf-8"))["runs"]
     shown = re.findall("<!-- (.+) -->", (ROOT / "docs/images/comparison_digits.svg").read_text(encoding="utf-8"))
     assert set(measured) <= set(shown), "run the command in the docstring of analysis/pictures/intervals.py"
+
+
+@pytest.mark.parametrize("picture", ["recall", "trials"])
+def test_the_pictures_of_trials_have_every_mechanism_of_the_kept_table(picture):
+    """Those that the picture names; the command is in the docstring of analysis/pictures/__main__.py."""
+    table = TrialTable.read(ROOT / "configs/trials.json")
+    drawn = {"recall": drawn_trials.frontier, "trials": drawn_trials.heat}[picture](table)
+    shown = re.findall("<!-- (.+) -->", (ROOT / f"docs/images/{picture}.svg").read_text(encoding="utf-8"))
+    assert shown == re.findall("<!-- (.+) -->", style.svg(drawn))
 
 
 def test_commands_begin_with_a_clone_where_there_is_an_address(monkeypatch):

@@ -93,7 +93,7 @@ def test_equations_are_shown_from_a_disk_and_fit_a_narrow_screen(site, page):
 def test_a_picture_takes_the_ground_of_the_page_and_its_ink_stands_out(site, page, scheme):
     page.emulate_media(color_scheme=scheme)
     page.goto((site / "index.html").as_uri())
-    shown = page.locator('img[src$="six_mechanisms.svg"]').screenshot()
+    shown = page.locator('img[src$="recall.svg"]').screenshot()
     grey = np.asarray(Image.open(io.BytesIO(shown)).convert("L"))
     ground = int(np.bincount(grey.ravel()).argmax())
     assert (ground > 240) if scheme == "light" else (ground < 50)

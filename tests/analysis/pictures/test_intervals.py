@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from analysis.metrics import METRICS
 from analysis.pictures import intervals
 from analysis.report import main
 from attention.errors import UsageError
-from tests.conftest import ROOT
 
 VALUES = {"worse": [0.90, 0.92, 0.94], "better": [0.95, 0.96, 0.97], "alone": [0.93], "none": [math.nan] * 3}
 T_OF_TWO = 4.302652729911275  # Student's t, two degrees of freedom, 97.5 %
@@ -70,10 +68,3 @@ def test_folders_are_read_as_reports_do_and_reports_draw_it(tmp_path, write_run)
         intervals.read([tmp_path], "bleu")
     assert main([str(tmp_path), f"--out={tmp_path / 'out'}"]) == 0
     assert {"comparison.png", "comparison.svg"} <= {path.name for path in (tmp_path / "out").iterdir()}
-
-
-def test_the_picture_of_the_readme_claims_nothing():
-    """The text beside it says that no difference can be claimed."""
-    comments = re.findall("<!-- (.+?) -->", (ROOT / "docs/images/six_mechanisms.svg").read_text(encoding="utf-8"))
-    assert comments[-1] in intervals.__doc__
-    assert "lead" not in comments[-1]
