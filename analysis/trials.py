@@ -19,21 +19,21 @@ from train.grids.trial_table import SOLVED, TrialTable, check_alike
 BASELINE = "dot_product"
 CHANCE = "chance"  # in place of a mechanism
 MARGIN = 0.05  # of accuracies, up to which they are equal
+RISE = 0.01  # of an accuracy, from which on it is still rising
 CAN, CANNOT = 0.9, 0.5  # shares of the way from chance to 1
 ACCURACY = METRICS["accuracy"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Reached:
-    """What the seeds of a cell reached at a size.
-
-    Attributes:
-      accuracies: Of the seeds that have not diverged.
-      seeds: How many there are.
-    """
+    """What the seeds of a cell reached at a size; a seed that diverged has the accuracy of chance."""
 
     accuracies: Sequence[float]
-    seeds: int
+
+    @property
+    def seeds(self) -> int:
+        """How many there are."""
+        return len(self.accuracies)
 
     @property
     def mean(self) -> float:
@@ -98,9 +98,7 @@ def find(table: TrialTable, trial: str, spec: str) -> dict[str, Any]:
 
 def reached(row: dict[str, Any], name: str) -> Reached | None:
     """Reads what a cell has at a size; None where nothing was measured."""
-    values = row.get(name) or []
-    finite = [value for value in values if value is not None]
-    return Reached(finite, len(values)) if finite else None
+    return Reached(row[name]) if name in row else None
 
 
 def differences(table: TrialTable, trial: str, name: str, spec: str, other: str) -> Float[np.ndarray, " seeds"]:
@@ -108,8 +106,7 @@ def differences(table: TrialTable, trial: str, name: str, spec: str, other: str)
     ours, chance = find(table, trial, spec), table.trials[trial]["chance"] if trial in table.trials else None
     values = ours.get(name, [])
     theirs = [chance] * len(values) if other == CHANCE else find(table, trial, other).get(name, [])
-    pairs = [(a, b) for a, b in zip(values, theirs, strict=False) if a is not None and b is not None]
-    return np.array([a - b for a, b in pairs])
+    return np.array([a - b for a, b in zip(values, theirs, strict=False)])
 
 
 def at_greatest(table: TrialTable, trial: str, spec: str, other: str) -> Float[np.ndarray, " seeds"]:
@@ -139,6 +136,8 @@ def declared(family: Sequence[Comparison]) -> Declaration:
 def sentence(spec: str, other: str, trial: str, size: str, verdict: Verdict) -> str:
     """Says what can be claimed, or that nothing can."""
     at = f"{trial} at size {size}" if size else trial
+    if len(verdict.differences) < 2:
+        return f"{spec} against {other} in {at}: one seed decides nothing; give more --seeds."
     number = f"{verdict.number(ACCURACY)} points, {len(verdict.differences)} seeds"
     if verdict.words in (verdicts.BETTER, verdicts.WORSE):
         return f"{spec} is {verdict.words} than {other} in {at}: {number}."
@@ -147,8 +146,26 @@ def sentence(spec: str, other: str, trial: str, size: str, verdict: Verdict) -> 
     if verdict.words == verdicts.NOT_TESTED:
         alike = ACCURACY.with_unit(ACCURACY.text(float(np.mean(verdict.differences)), "+"))
         return f"{spec} against {other} in {at}: all seeds differ alike, by {alike}."
-    finds = ACCURACY.with_unit(ACCURACY.text(verdict.detects))
-    return f"{spec} against {other} in {at}: undecided, {number}; {finds} would be found."
+    return f"{spec} against {other} in {at}: undecided, {number}; {finds(verdict)} would be found."
+
+
+def finds(verdict: Verdict) -> str:
+    """Writes the smallest difference that is found beyond the margin in 80 % of cases."""
+    beyond = 0 if verdict.comparison.claim == "equal" else MARGIN
+    return ACCURACY.with_unit(ACCURACY.text(beyond + verdict.detects))
+
+
+def is_at_edge(table: TrialTable, row: dict[str, Any]) -> bool:
+    """Tells whether a cell chose the least or the greatest rate, beyond which there may be a better one."""
+    rates = table.trials[row["trial"]]["settings"]["tuning.rates"]
+    return float(row["rate"]) in (min(rates), max(rates))
+
+
+def is_rising(row: dict[str, Any]) -> bool:
+    """Tells whether the mean accuracy on validation data still rose by a point or more over the last fifth."""
+    late = [place for place, step in enumerate(row["steps"]) if step <= 0.8 * row["steps"][-1]][-1:]
+    means = np.mean(row["curves"], axis=0)
+    return bool(late) and bool(means[-1] - means[late[0]] >= RISE)
 
 
 @dataclasses.dataclass(frozen=True)

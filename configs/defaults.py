@@ -61,7 +61,8 @@ def trial(name: str, sizes: Mapping[str, TrialSize]) -> ConfigDict:
     """A trial in the frame of all trials; experiments override what differs."""
     check_known("trial", name, sizes)
     config = _defaults("trial", "frame")
-    config.data.update(source=sizes[name].source, batch_size=32, eval_examples=500)
+    config.data.update(source=sizes[name].source, train_examples=sizes[name].examples)
+    config.data.update(batch_size=32, eval_examples=500)
     config.model.update({"width": 32} | sizes[name].model)
     config.optimizer.update(learning_rate=3e-3, warmup="100 steps", weight_decay=0.0, beta2=0.95)
     config.train.update(length="1500 steps", log_every="250 steps", eval_every="250 steps", checkpoint_every="0 steps")

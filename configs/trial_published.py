@@ -4,7 +4,8 @@
 
 The argument is a trial, of `PUBLISHED` in `train/data/trials/sizes.py`; `recall` without one. It needs an accelerator.
 Sizes are those of Arora et al. 2023, Poli et al. 2024 (MAD), Jelassi et al. 2024, Gu and Dao 2023, Grazzi et al. 2024
-and Siems et al. 2025, where they say them; `docs/trials.md` has the links. The frame and its lengths are ours.
+and Siems et al. 2025, as far as they say them, but for those that `sizes.py` calls ours. The frame and the length are
+ours. `docs/trials.md` has the trials.
 """
 
 from configs import defaults

@@ -39,12 +39,12 @@ def needs() -> str:
 def caches() -> str:
     """Names the mechanisms whose decode cache is as large after 128 pairs as after 32."""
     cells = [row for row in kept().rows if row["trial"] == "stacked" and "cache_bytes" in row]
-    same = [row["spec"] for row in cells if row["cache_bytes"] == row["cache_bytes_at_128"]]
+    same = [row["spec"] for row in cells if row["cache_bytes"] == row.get("cache_bytes_at_128")]
     return ", ".join(f"`{spec}`" for spec in same) or "none that was tried"
 
 
 def numbers() -> Iterator[tuple[str, str]]:
-    """Yields the name and the text of numbers in sentences: means at the greatest size, and differences."""
+    """Yields the name and the text of numbers in sentences: means at each size."""
     for row in kept().rows:
         for name in trials.sizes(kept(), row["trial"]):
             if found := trials.reached(row, name):

@@ -282,11 +282,10 @@ def _cells(claim: Claim) -> tuple[str, ...]:
 
 
 def _effect_of_trial(verdict: Verdict) -> str:
-    if verdict.words == NOT_TESTED:
+    if not len(verdict.differences):
         return ""
     said = f"{verdict.number(trials.ACCURACY)} points of accuracy, {len(verdict.differences)} seeds"
-    finds = f"; finds {trials.ACCURACY.text(verdict.detects)}" if verdict.words == UNDECIDED else ""
-    return said + finds
+    return said + (f"; finds {trials.finds(verdict)}" if verdict.words == UNDECIDED else "")
 
 
 def _escaped(text: str) -> str:

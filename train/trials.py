@@ -24,7 +24,7 @@ from train import cli
 from train.data.trials.sizes import CPU, PUBLISHED
 from train.grids import cells, matching, pool, running
 from train.grids.cells import Cell, Choice
-from train.grids.trial_table import TrialTable, is_alike
+from train.grids.trial_table import TrialTable, check_alike, is_alike
 from train.loading import PACKAGE
 from train.run import console
 
@@ -68,30 +68,24 @@ class Asked:
         directory = flags.workdir or Path("runs/trials_published" if flags.full else "runs/trials")
         pairs = itertools.product(named, dict.fromkeys(trials))
         made = [Cell(trial, spec, directory, flags.full) for spec, trial in pairs]
-        return cls(
-            made, Choice(tuple(flags.rates.split(",")), flags.tuning_seeds), flags.seeds, flags.workdir, flags.jobs
-        )
+        choice = Choice(tuple(map(str.strip, flags.rates.split(","))), flags.tuning_seeds)
+        return cls(made, choice, flags.seeds, directory, flags.jobs)
 
     def before(self) -> TrialTable:
         """Reads the cells that the table has beside those that are asked for.
 
         Raises:
-          UsageError: their rates were chosen otherwise.
+          UsageError: they do not compare with what is asked for.
         """
         path = self.directory / cells.TABLE
         asked = {(cell.trial, cell.spec) for cell in self.cells}
         table = TrialTable.read(path) if path.is_file() else TrialTable({}, [], [])
         kept = [row for row in table.rows if (row["trial"], row["spec"]) not in asked]
-        for trial in {row["trial"] for row in kept if "reason" not in row}:
-            chosen = {name: table.trials[trial]["settings"].get(name) for name in self.choice.plain}
-            if chosen != self.choice.plain:
-                raise UsageError(
-                    f"{path} has cells whose rates were chosen with {chosen}, not {self.choice.plain}; give the same "
-                    "--rates and --tuning-seeds, or another --workdir."
-                )
-        return TrialTable(
-            {row["trial"]: table.trials[row["trial"]] for row in kept if "reason" not in row}, kept, table.made
-        )
+        trials = {row["trial"]: table.trials[row["trial"]] for row in kept if "reason" not in row}
+        for cell in self.cells:
+            if cell.trial in trials:
+                check_alike(cell.trial, trials[cell.trial], {"settings": cell.settings(self.choice)})
+        return TrialTable(trials, kept, table.made)
 
     def table(self, reasons: Sequence[str], before: TrialTable) -> TrialTable:
         """Makes the table of what has finished."""
@@ -122,7 +116,8 @@ def run(flags: argparse.Namespace) -> int:
     table.write(path)
     print(_beside(table).text())
     _write_page(path)
-    return running.sum_up(outcomes, f"The table is in {path}, and the page in {path.with_suffix('.html')}.")
+    print(f"The table is in {path}.")
+    return running.sum_up(outcomes, "") if outcomes else cli.DONE
 
 
 def _train(asked: Asked, examined: matching.Examined, parts: Mapping[Cell, running.Runs]) -> dict[Path, str]:

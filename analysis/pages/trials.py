@@ -29,7 +29,7 @@ def page(table: TrialTable, asked: Sequence[str], remarks: Sequence[str] = ()) -
     """
     specs = pictures.ordered(table)
     claims = [claim for spec in asked if spec != BASELINE for claim in _claims(table, spec)]
-    figures = [pictures.curves(table, [*dict.fromkeys([*asked, *SHOWN])])]
+    figures = [pictures.curves(table, [*dict.fromkeys([*asked, *SHOWN])])] if table.trials else []
     if any("cache_bytes" in row for row in table.rows if row["trial"] in pictures.RECALL):
         figures.insert(0, pictures.frontier(table, asked))
     texts = {
@@ -117,12 +117,23 @@ def _cost(row: Mapping[str, Any], name: str) -> str:
 def _notes(table: TrialTable) -> Iterator[str]:
     for trial, of in table.trials.items():
         settings = of["settings"]
+        rates = ", ".join(f"{rate:g}" for rate in settings["tuning.rates"])
         yield (
             f"{trial}: {settings['data.source']}; {settings['train.length']} of {settings['data.batch_size']}; depth "
             f"{settings['model.depth']}, width {settings['model.width']}, MLP {settings['model.mlp']}, "
             f"convolution {settings['model.convolution']}, positions {settings['model.positions']}; rates "
-            f"{', '.join(settings['tuning.rates'])}, each tried with {settings['tuning.seeds']} seed(s) of their own."
+            f"{rates}, each tried with {settings['tuning.seeds']} seed(s) of their own."
         )
+    cells = [row for row in table.rows if "accuracy" in row]
+    for said, so in {
+        "Chose the least or the greatest rate, so that another might be better": lambda row: trials.is_at_edge(
+            table, row
+        ),
+        "Still rose over the last fifth of the training": trials.is_rising,
+        "Had seeds that diverged, which count as chance": lambda row: row["diverged"] > 0,
+    }.items():
+        if found := [f"{row['spec']} in {row['trial']}" for row in cells if so(row)]:
+            yield f"{said}: {', '.join(found)}."
     reasons = dict.fromkeys(f"{row['spec']}, {row['trial']}: {row['reason']}" for row in table.rows if "reason" in row)
     yield from reasons
     yield from table.remarks()

@@ -99,11 +99,10 @@ def curves(table: TrialTable, shown: Sequence[str]) -> Figure:
     for axes, trial in zip(panels, names, strict=False):
         for spec in shown:
             if cell := trials.find(table, trial, spec):
-                seeds = 100 * np.array([[np.nan if a is None else a for a in curve] for curve in cell["curves"]])
+                seeds = 100 * np.array(cell["curves"])
                 colour, marker = looks[spec]
                 axes.plot(cell["steps"], seeds.T, color=colour, lw=0.5, alpha=0.4)
-                mean = np.nanmean(seeds, axis=0)
-                axes.plot(cell["steps"], mean, color=colour, marker=marker, ms=3, label=style.plain(spec))
+                axes.plot(cell["steps"], seeds.mean(0), color=colour, marker=marker, ms=3, label=style.plain(spec))
         axes.axhline(100 * table.trials[trial]["chance"], color="#6a6a6a", lw=0.8, ls="--")
         axes.set_title(trial, fontsize=8)
         axes.set(ylim=(0, 104), xlabel="step")

@@ -11,7 +11,7 @@ from train.grids import cells, matching, pool
 from train.grids.cells import Cell, Choice
 from train.grids.trial_table import MADE, TrialTable
 
-SETTINGS = SETTINGS | {"data.source": "recall", "train.length": "9 steps", "tuning.rates": ["1e-3", "3e-3"]}
+SETTINGS = SETTINGS | {"data.source": "recall", "train.length": "9 steps", "tuning.rates": [1e-3, 3e-3]}
 RECALL = {"recall": {"settings": SETTINGS, "chance": 0.125}}
 ROW = {
     "trial": "recall",
@@ -20,6 +20,7 @@ ROW = {
     "rate": "3e-3",
     "seeds": [0, 1, 2],
     "accuracy": [1.0, 0.995, 0.5],
+    "diverged": 0,
     "steps": [9],
     "curves": [[1.0], [0.995], [0.5]],
 }
@@ -78,12 +79,7 @@ def test_a_seed_that_diverged_is_kept_and_not_trained_again(tmp_path):
     assert cell.tried(choice) == {}  # one has neither finished nor diverged
     cell.note({second: pool.DIVERGED})
     assert cell.tried(choice) == {"1e-3": [None, None]}
-    assert "not finite with any rate" in cell.table(choice, 5, "").rows[0]["reason"]
-
-
-def test_of_seeds_that_diverged_none_has_solved():
-    row = ROW | {"accuracy": [1.0, None, 1.0]}
-    assert "1.00 2/3" in table(row).text()
+    assert "with every rate, the loss of a seed was not finite" in cell.table(choice, 5, "").rows[0]["reason"]
 
 
 def test_a_table_shows_means_seeds_that_solved_chance_and_reasons(tmp_path):
@@ -112,6 +108,7 @@ def test_tables_are_joined_and_other_versions_are_remarked(tmp_path, capsys):
         {"accuracy": []},
         {"accuracy": "x"},
         {"accuracy": [None] * 3},
+        {"reason": "why"},
         {"accuracy": [2.0] * 3},
         {"accuracy_at_8": [0.5]},
         {"curves": [[0.5]]},
@@ -132,7 +129,7 @@ def test_a_damaged_table_is_one_sentence(tmp_path, changes):
     [
         ({"train.length": "8 steps"}, OTHER, "in the trial recall, train.length was '9 steps' and '8 steps'"),
         ({"data.source": "recall(size=4)"}, OTHER, "data.source was 'recall' and 'recall(size=4)'"),
-        ({"tuning.rates": ["1e-2"]}, OTHER, "tuning.rates was ['1e-3', '3e-3'] and ['1e-2']"),
+        ({"tuning.rates": [1e-2]}, OTHER, "tuning.rates was [0.001, 0.003] and [0.01]"),
         ({}, ROW | {"accuracy": [0.1]}, "Two tables have delta in the trial recall"),
     ],
 )
@@ -182,6 +179,26 @@ def test_mistakes_are_one_sentence(arguments, message, capsys, tmp_path, monkeyp
     assert trials.main(arguments) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("flags", "folder"), [([], "runs/trials"), (["--full"], "runs/trials_published")])
+def test_small_and_full_sizes_have_folders_of_their_own(flags, folder, monkeypatch):
+    found = []
+    monkeypatch.setattr(trials.Asked, "before", lambda asked: found.append(asked) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trials.run(trials.main.parser().parse_args(["delta", "--rates=1e-3, 3e-3", *flags]))
+    assert str(found[0].directory) == folder
+    assert found[0].choice.plain == {"tuning.rates": [1e-3, 3e-3], "tuning.seeds": 2}
+
+
+def test_what_does_not_compare_is_refused_before_anything_is_trained(tmp_path, capsys):
+    cell = Cell("stacked", "linear", tmp_path)
+    settings = cell.settings(Choice(tuple(trials.RATES.split(",")), 2)) | {"train.length": "7 steps"}
+    kept = {"stacked": {"settings": settings, "chance": 0.1}}
+    TrialTable(kept, [OTHER | {"trial": "stacked"}], [CALL]).write(tmp_path / cells.TABLE)
+    assert trials.main(["delta", "--only=stacked", f"--workdir={tmp_path}"]) == 2
+    assert "train.length was '7 steps' and '1500 steps'" in capsys.readouterr().err.replace("\n", " ")
+    assert [path.name for path in tmp_path.iterdir()] == [cells.TABLE]
 
 
 def test_a_cell_whose_tuning_failed_leaves_the_others_to_be_tested(tmp_path, monkeypatch):
@@ -252,7 +269,10 @@ def test_a_mechanism_is_tried_and_what_cannot_be_has_its_reason(tmp_path, capsys
     assert trials.main(["retention", *command[2:4], "--rates=1e-3", command[-1]]) == 2
     page = (tmp_path / cells.TABLE).with_suffix(".html").read_text()
     assert "delta in stacked" in page
-    assert "give the same --rates" in capsys.readouterr().err.replace("\n", " ")
+    assert "tuning.rates was [0.001, 0.003] and [0.001]" in capsys.readouterr().err.replace("\n", " ")
+    monkeypatch.setattr(Cell, "request", property(lambda cell: _request(cell, small | {"model.width": "16"})))
+    assert trials.main(command) == 2
+    assert "was trained with model.width=8, which is 16 now" in capsys.readouterr().err.replace("\n", " ")
 
 
 REQUEST = Cell.request.fget

@@ -49,7 +49,7 @@ class Choice:
     @property
     def plain(self) -> dict[str, Any]:
         """What a table says of it."""
-        return {"tuning.rates": list(self.rates), "tuning.seeds": self.seeds}
+        return {"tuning.rates": [float(rate) for rate in self.rates], "tuning.seeds": self.seeds}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,9 +77,24 @@ class Cell:
         return {self._run(rate, seed): self._flags(rate, seed) for seed in range(seeds)}
 
     def left(self, runs: running.Runs) -> dict[Path, Sequence[str]]:
-        """Leaves out the runs that diverged before."""
+        """Leaves out the runs that diverged before.
+
+        Raises:
+          UsageError: one of them was trained with other settings.
+        """
         diverged = self._diverged
+        for path in filter(pool.is_finished, runs):
+            self._check(path)
         return {path: flags for path, flags in runs.items() if str(path.relative_to(self._folder)) not in diverged}
+
+    def _check(self, path: Path) -> None:
+        now, then = plain_settings(self.request.config), plain_settings(read_config(path))
+        for name in sorted(now.keys() & then.keys()):
+            if now[name] != then[name]:
+                raise UsageError(
+                    f"{path} was trained with {name}={then[name]!r}, which is {now[name]!r} now; give another "
+                    "--workdir."
+                )
 
     def note(self, outcomes: Mapping[Path, str]) -> None:
         """Keeps which runs diverged, so that they are not trained again."""
@@ -109,9 +124,8 @@ class Cell:
         reason = reason or self._left_to_try(tried)
         paths = [] if reason else list(self.tested(best(tried), seeds))
         finished = [path for path in paths if pool.is_finished(path)]
-        if not reason and (
-            not finished or any(path not in finished and not self._has_diverged(path) for path in paths)
-        ):
+        ended = [path for path in paths if path in finished or self._has_diverged(path)]
+        if not reason and not (finished and len(ended) == seeds):
             reason = f"{len(finished)} of {seeds} seeds have finished"
         if reason:
             return TrialTable({}, [where | {"reason": reason}], [])
@@ -119,27 +133,32 @@ class Cell:
         first = results[finished[0]]
         about = {name: value for name, value in first.items() if name in ABOUT or name.startswith(CACHE)}
         found = {"tried": tried, "rate": best(tried), "seeds": list(range(seeds))}
-        row = where | found | self._reached(paths, results) | about
-        row["seconds"] = round(sum(result["seconds"] for result in results.values()), 1)
         chance = first["baselines"]["chance_accuracy"]
-        settings = {"settings": plain_settings(read_config(finished[0])) | choice.plain, "chance": chance}
+        row = where | found | self._reached(paths, results, chance) | about
+        row["seconds"] = round(sum(result["seconds"] for result in results.values()), 1)
+        settings = {"settings": self.settings(choice), "chance": chance}
         made = [{name: result[name] for name in MADE} for result in results.values()]
         return TrialTable({self.trial: settings}, [row], made)
 
     def _left_to_try(self, tried: Tried) -> str:
         if not tried:
             return "not all rates have been tried"
-        return "the loss was not finite with any rate" if all_diverged(tried) else ""
+        return "with every rate, the loss of a seed was not finite" if all_diverged(tried) else ""
 
-    def _reached(self, paths: Sequence[Path], results: Mapping[Path, Any]) -> dict[str, Any]:
-        """Lists the accuracies of each seed on the test, None where it diverged, and those at each evaluation."""
+    def settings(self, choice: Choice) -> dict[str, Any]:
+        """Lists what the cells of its trial have in common."""
+        return plain_settings(self.request.config) | choice.plain
+
+    def _reached(self, paths: Sequence[Path], results: Mapping[Path, Any], chance: float) -> dict[str, Any]:
+        """Lists the accuracies of each seed on the test and at each evaluation; a seed that diverged has chance."""
         tests = [results[path]["best"]["test"] if path in results else {} for path in paths]
         names = dict.fromkeys(name for test in tests for name in test if name.startswith("accuracy"))
         curves = [_curve(path) if path in results else {} for path in paths]
         steps = sorted({step for curve in curves for step in curve})
-        return {name: [_rounded(test.get(name)) for test in tests] for name in names} | {
+        return {name: [_rounded(test.get(name, chance)) for test in tests] for name in names} | {
+            "diverged": sum(path not in results for path in paths),
             "steps": steps,
-            "curves": [[_rounded(curve.get(step)) for step in steps] for curve in curves],
+            "curves": [[_rounded(curve.get(step, chance)) for step in steps] for curve in curves],
         }
 
     def _flags(self, rate: str, seed: int) -> list[str]:

@@ -69,6 +69,6 @@ def sum_up(outcomes: Mapping[Path, str], then: str) -> int:
     print(f"{finished} of {len(outcomes)} runs have finished, {failed} failed.")
     if finished < len(outcomes):
         print("The same command continues; what has finished is not trained again.")
-    if finished:
+    if finished and then:
         print(then)
     return int(failed > 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from attention.errors import UsageError, in_line
-from attention.types import Count, Number, Rule, Share, at_least, below, build, filled, fits
+from attention.types import Count, Number, Rule, Share, Size, at_least, below, build, filled, fits
 from models.files import read_json
 from train.cli.files import write_text
 
@@ -53,13 +53,14 @@ class TrialTable:
         rows: dict[tuple[str, str], Row] = {}
         for table in tables:
             for trial, settings in table.trials.items():
-                check_alike(trial, trials.setdefault(trial, settings), settings)
+                there = trials.setdefault(trial, settings)
+                check_alike(trial, there, settings)
+                trials[trial] = there | {"settings": settings["settings"] | there["settings"]}
             for row in table.rows:
                 where = row["trial"], row["spec"]
-                there = rows.setdefault(where, row)
-                if "reason" in there:
+                if "reason" in rows.setdefault(where, row):
                     rows[where] = row
-                elif "reason" not in row and there != row:
+                elif "reason" not in row and rows[where] != row:
                     raise UsageError(f"Two tables have {row['spec']} in the trial {row['trial']}; remove it from one.")
         made = [call for table in tables for call in table.made]
         return cls(trials, list(rows.values()), [call for place, call in enumerate(made) if call not in made[:place]])
@@ -110,7 +111,7 @@ Settings = TypedDict(
         "model.mlp": int,
         "model.convolution": int,
         "model.positions": Line,
-        "tuning.rates": list[Line],
+        "tuning.rates": Annotated[list[Number], filled],
         "tuning.seeds": int,
     },
 )
@@ -138,9 +139,10 @@ class Cell(TypedDict):
     spec: Line
     rate: Line
     seeds: Annotated[list[int], filled]
-    accuracy: list[Share | None]
+    diverged: Size
+    accuracy: list[Share]
     steps: list[int]
-    curves: list[list[Share | None]]
+    curves: list[list[Share]]
     parameters: NotRequired[Count]
     forward_flops_per_example: NotRequired[Count]
 
@@ -188,26 +190,25 @@ def _lines(table: Mapping[str, Any]) -> str:
 
 
 def _is_row(row: Any, trials: Mapping[str, Any]) -> bool:
-    if not fits(Reason, row):
-        return fits(Cell, row) and row["trial"] in trials and _are_numbers(row)
-    return True
+    if fits(Mapping, row) and "reason" in row:
+        return fits(Reason, row) and "accuracy" not in row
+    return fits(Cell, row) and row["trial"] in trials and _are_numbers(row)
 
 
 def _are_numbers(row: Row) -> bool:
-    """Tells whether a cell has accuracies of each seed, the first of which are not all missing, and numbers beside."""
+    """Tells whether a cell has accuracies of each seed, and numbers beside."""
     lists = [row[name] for name in row if name.startswith("accuracy")]
     counts = [row[name] for name in row if name.startswith("cache_bytes")]
     curves = len(row["curves"]) == len(row["seeds"]) and all(len(of) == len(row["steps"]) for of in row["curves"])
-    whole = all(fits(list[Share | None], of) and len(of) == len(row["seeds"]) for of in lists)
+    whole = all(fits(list[Share], of) and len(of) == len(row["seeds"]) for of in lists)
     sizes = all(
         name in ("accuracy", "cache_bytes") or SIZED.fullmatch(name) for name in row if name.startswith(BY_SIZE)
     )
-    return whole and curves and sizes and fits(list[Count], counts) and any(a is not None for a in row["accuracy"])
+    return whole and curves and sizes and fits(list[Count], counts)
 
 
 def _short(row: Row) -> str:
     if "reason" in row:
         return "-"
-    finite = [accuracy for accuracy in row["accuracy"] if accuracy is not None]
-    solved = sum(accuracy >= SOLVED for accuracy in finite)
-    return f"{statistics.fmean(finite):.2f} {solved}/{len(row['accuracy'])}"
+    solved = sum(accuracy >= SOLVED for accuracy in row["accuracy"])
+    return f"{statistics.fmean(row['accuracy']):.2f} {solved}/{len(row['accuracy'])}"

@@ -12,14 +12,17 @@ class TrialSize:
     Attributes:
       source: The trial, as `data.source` names it.
       model: Fields of the frame.
+      examples: How many training examples there are.
     """
 
     source: str
     model: Mapping[str, Any]
+    examples: int = 100_000
 
 
 _MIXED: Mapping[str, Any] = {"convolution": 4}  # a short convolution before the blocks
-_PLACED = _MIXED | {"positions": "sinusoidal"}
+_SINUSOIDAL: Mapping[str, Any] = {"positions": "sinusoidal"}
+_PLACED = _MIXED | _SINUSOIDAL
 _DEEP: Mapping[str, Any] = {"mlp": 64}  # an MLP in each block
 
 CPU = {
@@ -50,22 +53,22 @@ _MAD: Mapping[str, Any] = {"width": 128, "heads": 8, "mlp": 256, "convolution": 
 _STATE: Mapping[str, Any] = {"width": 128, "heads": 8, "mlp": 512}
 
 PUBLISHED = {
-    "stacked": TrialSize(_STACKED, {"depth": 1, "width": 128}),
+    "stacked": TrialSize(_STACKED, {"depth": 1, "width": 128}),  # ours, as are the next four
     "stacked_narrow": TrialSize(_STACKED, {"depth": 1, "width": 64}),
     "stacked_wide": TrialSize(_STACKED, {"depth": 1, "width": 256}),
-    "growing": TrialSize("recall(size=64, least=4, keys=4096, values=4096, tested=(128, 256), context=512)", _ZOOLOGY),
-    "rewritten": TrialSize("stacked_recall(size=64, rewritten=32, keys=4096, values=4096, tested=(128,))", _MAD),
+    "growing": TrialSize("stacked_recall(size=64, least=4, keys=4096, values=4096, tested=(256,))", {"depth": 1}),
+    "rewritten": TrialSize("stacked_recall(size=64, rewritten=32, keys=4096, values=4096, tested=(128,))", _STATE),
     "recall": TrialSize("recall(size=64, keys=4096, values=4096, context=512)", _ZOOLOGY),
-    "in_context": TrialSize("in_context_recall(size=64)", _MAD),
-    "noisy": TrialSize("in_context_recall(size=64, noise=0.2)", _MAD),
-    "fuzzy": TrialSize("fuzzy_recall(size=18)", _MAD),
-    "selective": TrialSize("selective_copying(size=16, context=256)", _MAD | {"positions": "sinusoidal"}),
-    "copying": TrialSize("copying(size=300, least=10, symbols=26, tested=(500, 1000))", _MAD),
+    "in_context": TrialSize("in_context_recall(size=64)", _MAD, 12_800),
+    "noisy": TrialSize("in_context_recall(size=64, noise=0.2)", _MAD, 12_800),
+    "fuzzy": TrialSize("fuzzy_recall(size=18)", _MAD, 12_800),
+    "selective": TrialSize("selective_copying(size=16, context=256)", _MAD | _SINUSOIDAL, 12_800),
+    "copying": TrialSize("copying(size=50, least=10, symbols=26, tested=(100, 300, 1000))", _MAD),
     "induction": TrialSize("induction(size=256, tested=(1024, 4096))", _ZOOLOGY),
-    "compression": TrialSize("compression(size=32)", _MAD | {"positions": "sinusoidal"}),
-    "memorisation": TrialSize("memorisation(size=16)", _MAD),
+    "compression": TrialSize("compression(size=32)", _MAD | _SINUSOIDAL, 12_800),
+    "memorisation": TrialSize("memorisation(size=16)", _MAD, 256),
     "parity": TrialSize("words(size=40, least=3, group='Z2', tested=(256,))", _STATE),
-    "addition": TrialSize("words(size=40, least=3, group='Z5', tested=(256,))", _STATE),
+    "addition": TrialSize("words(size=40, least=3, group='Z5', tested=(256,))", _STATE),  # ours
     "permutations": TrialSize("words(size=128, least=3, group='S3', tested=(512,))", _STATE),
     "alternating": TrialSize("words(size=128, least=3, group='A5', tested=(512,))", _STATE),
     "symmetric": TrialSize("words(size=128, least=3, group='S5', tested=(512,))", _STATE),

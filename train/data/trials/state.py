@@ -54,8 +54,8 @@ class Words(Trial):
     the last two need more than any fixed depth of a Transformer or a diagonal state has as sequences grow. Chance is
     1/the number of elements.
 
-    Source: word problems of Merrill et al. 2024, https://arxiv.org/abs/2404.08819; parity and modular addition, trained
-    on short sequences and tested on long ones, of Grazzi et al. 2024, https://arxiv.org/abs/2411.12537.
+    Source: word problems of Merrill et al. 2024, https://arxiv.org/abs/2404.08819; parity, trained on short sequences
+    and tested on long ones, of Grazzi et al. 2024, https://arxiv.org/abs/2411.12537.
     """
 
     size: Count = 32
