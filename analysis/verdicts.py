@@ -46,7 +46,7 @@ class Verdict:
       comparison: What was declared.
       words: What is said of it, see the module.
       differences: The settings' metric minus the baselines', for each seed.
-      detects: The smallest difference that is told from 0 in 80 % of cases, by their spread; NaN where nothing is tested.
+      detects: The smallest difference that is found in 80 % of cases, by their spread; NaN where nothing is tested.
     """
 
     comparison: Comparison

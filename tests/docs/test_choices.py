@@ -1,0 +1,28 @@
+"""The answers to which attention somebody needs are those of the table."""
+
+import pytest
+
+from docs import choices
+from tests.analysis import tried
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch):
+    monkeypatch.setattr(choices, "kept", tried.table)
+
+
+def test_a_need_names_who_can_and_who_cannot_and_counts_the_others():
+    recall, parity = [line for line in choices.needs().splitlines() if "`stacked`" in line or "`parity`" in line]
+    assert recall.endswith("| `dot_product` | `retention` | 2 |")
+    assert parity.endswith("| – | `dot_product`, `linear` | 1 |")
+
+
+def test_a_cache_is_constant_where_more_pairs_take_no_more_bytes():
+    assert choices.caches() == "`linear`, `delta`, `retention`"
+
+
+def test_numbers_are_means_in_per_cent():
+    numbers = dict(choices.numbers())
+    assert numbers["trial stacked linear 128"] == "50"
+    assert numbers["trial stacked linear"] == "100"
+    assert numbers["trials tried"] == "5"
