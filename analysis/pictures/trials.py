@@ -93,7 +93,7 @@ def curves(table: TrialTable, shown: Sequence[str]) -> Figure:
     names = list(table.trials)
     columns = min(len(names), 3)
     rows = -(-len(names) // columns)
-    drawn = Figure(figsize=(2.5 * columns + 0.6, 1.9 * rows + 0.5), layout="constrained")
+    drawn = Figure(figsize=(6.4, 2.0 * rows + 0.7), layout="constrained")
     looks = style.colours(shown)
     panels = drawn.subplots(rows, columns, squeeze=False).flat
     for axes, trial in zip(panels, names, strict=False):
@@ -111,7 +111,7 @@ def curves(table: TrialTable, shown: Sequence[str]) -> Figure:
     handles = {
         label: line for axes in drawn.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=6)
+    drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=6)
     drawn.suptitle("Accuracy on validation data, %; dashed: chance")
     return drawn
 
