@@ -34,7 +34,7 @@ def heat(table: TrialTable) -> Figure:
             continue
         shades[row, column] = above_chance(found.mean, table.trials[trial]["chance"])
         text = f"{100 * found.mean:.0f}" + (f" ({found.solved}/{found.seeds})" if found.solved > 0 else "")
-        colour = "white" if shades[row, column] > 0.6 else "black"
+        colour = "#fefefe" if shades[row, column] > 0.6 else "#010101"  # which a dark page leaves as they are
         axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=6)
     axes.imshow(shades, cmap=MAP, vmin=0, vmax=1, aspect="auto")
     names = [f"{trial}\n{'at ' + trials.size_of(name) if trials.size_of(name) else ''}" for trial, name in columns]
