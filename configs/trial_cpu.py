@@ -1,4 +1,4 @@
-"""A small task that separates mechanisms, in a minute on two cores.
+"""A small task that separates mechanisms, for CPUs.
 
     python -m train.main --config=configs/trial_cpu.py:parity --config.model.attention=delta
 

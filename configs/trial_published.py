@@ -1,4 +1,4 @@
-"""A task that separates mechanisms, at the size of its paper.
+"""Such a task at the size of its paper.
 
     python -m train.main --config=configs/trial_published.py:recall --config.model.attention=delta
 

@@ -11,6 +11,7 @@ from analysis.pages import shell
 from analysis.pictures import style
 from analysis.pictures import trials as pictures
 from analysis.trials import BASELINE
+from attention.errors import in_line
 from train.data.trials import parse as parse_trial
 from train.grids.trial_table import TrialTable
 
@@ -116,14 +117,7 @@ def _cost(row: Mapping[str, Any], name: str) -> str:
 
 def _notes(table: TrialTable) -> Iterator[str]:
     for trial, of in table.trials.items():
-        settings = of["settings"]
-        rates = ", ".join(f"{rate:g}" for rate in settings["tuning.rates"])
-        yield (
-            f"{trial}: {settings['data.source']}; {settings['train.length']} of {settings['data.batch_size']}; depth "
-            f"{settings['model.depth']}, width {settings['model.width']}, MLP {settings['model.mlp']}, "
-            f"convolution {settings['model.convolution']}, positions {settings['model.positions']}; rates "
-            f"{rates}, each tried with {settings['tuning.seeds']} seed(s) of their own."
-        )
+        yield in_line(f"{trial}: " + ", ".join(f"{name} {value}" for name, value in of["settings"].items() if value))
     cells = [row for row in table.rows if "accuracy" in row]
     for said, so in {
         "Chose the least or the greatest rate, so that another might be better": lambda row: trials.is_at_edge(

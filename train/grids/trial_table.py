@@ -99,32 +99,20 @@ class TrialTable:
         return [f"The runs were made with different {', '.join(differ)}."] if differ else []
 
 
-# The settings that a page shows; others are there too.
-Settings = TypedDict(
-    "Settings",
-    {
-        "data.source": Line,
-        "data.batch_size": int,
-        "train.length": Line,
-        "model.depth": int,
-        "model.width": int,
-        "model.mlp": int,
-        "model.convolution": int,
-        "model.positions": Line,
-        "tuning.rates": Annotated[list[Number], filled],
-        "tuning.seeds": int,
-    },
+# Of the settings of a trial; those of the config are there too, by their paths.
+Chosen = TypedDict(
+    "Chosen", {"data.source": Line, "tuning.rates": Annotated[list[Number], filled], "tuning.seeds": Count}
 )
 
 
 class TrialSettings(TypedDict):
     """What the cells of a trial have in common."""
 
-    settings: Settings
+    settings: Chosen
     chance: Annotated[Number, at_least(0), below(1)]
 
 
-class Reason(TypedDict):
+class EmptyRow(TypedDict):
     """A cell without accuracies."""
 
     trial: Line
@@ -132,7 +120,7 @@ class Reason(TypedDict):
     reason: Line
 
 
-class Cell(TypedDict):
+class TrialRow(TypedDict):
     """A cell with accuracies, which stand beside these by names such as `accuracy_at_64`."""
 
     trial: Line
@@ -191,8 +179,8 @@ def _lines(table: Mapping[str, Any]) -> str:
 
 def _is_row(row: Any, trials: Mapping[str, Any]) -> bool:
     if fits(Mapping, row) and "reason" in row:
-        return fits(Reason, row) and "accuracy" not in row
-    return fits(Cell, row) and row["trial"] in trials and _are_numbers(row)
+        return fits(EmptyRow, row) and "accuracy" not in row
+    return fits(TrialRow, row) and row["trial"] in trials and _are_numbers(row)
 
 
 def _are_numbers(row: Row) -> bool:

@@ -29,7 +29,7 @@ def test_configs_are_valid_plain_and_without_none(file):
 DEEP = ()
 for _ in range(5000):
     DEEP = (DEEP,)
-OTHERS = ("_super.py", "seq2seq_dates.py", "cnn_digits.py", "gpt_published.py")
+OTHERS = ("_super.py", "seq2seq_dates.py", "cnn_digits.py", "gpt_published.py", "trial_cpu.py", "trial_published.py")
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if not file.endswith(OTHERS)])
