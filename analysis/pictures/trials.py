@@ -58,7 +58,7 @@ def frontier(table: TrialTable, named: Iterable[str] = ()) -> Figure:
     """
     lines = {spec: line for spec in ordered(table) if (line := _held(table, spec))}
     looks = style.colours(spec for spec in dict.fromkeys([*named, *NAMED]) if spec in lines)
-    drawn = Figure(figsize=(6.4, 3.6), layout="constrained")
+    drawn = Figure(figsize=(5.1, 3.6), layout="constrained")  # as wide as a telephone shows it legibly
     axes = drawn.subplots()
     for spec, line in lines.items():
         colour, marker = looks.get(spec, ("#c0c0c0", "o"))
@@ -73,7 +73,7 @@ def frontier(table: TrialTable, named: Iterable[str] = ()) -> Figure:
     axes.set(xscale="log", ylim=(0, 104), xlabel="decode cache, kB", ylabel="recalled, %")
     axes.set_xticks(ticks := [2**power for power in range(9)], map(str, ticks))
     axes.minorticks_off()
-    drawn.legend(loc="outside right center", fontsize=7)
+    drawn.legend(loc="outside lower center", ncols=3, fontsize=7)
     pairs = trials.size_of(trials.sizes(table, trial)[-1])
     drawn.suptitle(f"Recall of {pairs} pairs over what a decode cache holds of them")
     return drawn

@@ -270,6 +270,7 @@ def test_a_mechanism_is_tried_and_what_cannot_be_has_its_reason(tmp_path, capsys
     page = (tmp_path / cells.TABLE).with_suffix(".html").read_text()
     assert "delta in stacked" in page
     assert "tuning.rates was [0.001, 0.003] and [0.001]" in capsys.readouterr().err.replace("\n", " ")
+    (tmp_path / cells.TABLE).unlink()  # the runs themselves say what they are
     monkeypatch.setattr(Cell, "request", property(lambda cell: _request(cell, small | {"model.width": "16"})))
     assert trials.main(command) == 2
     assert "was trained with model.width=8, which is 16 now" in capsys.readouterr().err.replace("\n", " ")
