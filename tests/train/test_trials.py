@@ -40,6 +40,7 @@ def written(tmp_path, name, *rows, **call):
 
 
 OTHER = ROW | {"spec": "linear"}
+CHOICE = Choice(tuple(trials.RATES.split(",")), 2)
 
 
 @pytest.mark.parametrize(
@@ -155,8 +156,7 @@ def test_the_kept_table_is_one_whose_trials_are_as_they_are_now():
     """Else nobody's new row would stand beside it."""
     kept = TrialTable.read(trials.KEPT)
     for trial, of in kept.trials.items():
-        request = Cell(trial, "dot_product", trials.KEPT.parent).request
-        now = cells.plain_settings(request.config) | Choice(tuple(trials.RATES.split(",")), 2).plain
+        now = Cell(trial, "delta", trials.KEPT.parent).settings(CHOICE)
         assert now | of["settings"] == now, trial
 
 
@@ -193,12 +193,21 @@ def test_small_and_full_sizes_have_folders_of_their_own(flags, folder, monkeypat
 
 def test_what_does_not_compare_is_refused_before_anything_is_trained(tmp_path, capsys):
     cell = Cell("stacked", "linear", tmp_path)
-    settings = cell.settings(Choice(tuple(trials.RATES.split(",")), 2)) | {"train.length": "7 steps"}
+    settings = cell.settings(CHOICE) | {"train.length": "7 steps"}
     kept = {"stacked": {"settings": settings, "chance": 0.1}}
     TrialTable(kept, [OTHER | {"trial": "stacked"}], [CALL]).write(tmp_path / cells.TABLE)
     assert trials.main(["delta", "--only=stacked", f"--workdir={tmp_path}"]) == 2
     assert "train.length was '7 steps' and '1500 steps'" in capsys.readouterr().err.replace("\n", " ")
     assert [path.name for path in tmp_path.iterdir()] == [cells.TABLE]
+
+
+def test_a_mechanism_that_does_not_fit_is_no_error_beside_kept_cells(tmp_path):
+    """Its cell has the reason."""
+    cell = Cell("stacked", "linear", tmp_path)
+    kept = {"stacked": {"settings": cell.settings(CHOICE), "chance": 0.1}}
+    TrialTable(kept, [OTHER | {"trial": "stacked"}], [CALL]).write(tmp_path / cells.TABLE)
+    asked = trials.Asked([Cell("stacked", "delta|linear", tmp_path)], CHOICE, 5, tmp_path)
+    assert [row["spec"] for row in asked.before().rows] == ["linear"]
 
 
 def test_a_cell_whose_tuning_failed_leaves_the_others_to_be_tested(tmp_path, monkeypatch):
@@ -246,7 +255,7 @@ def test_a_mechanism_is_tried_and_what_cannot_be_has_its_reason(tmp_path, capsys
         "data.eval_batch_size": "10",
         "model.width": "8",
     }
-    monkeypatch.setattr(Cell, "request", property(lambda cell: _request(cell, small)))
+    monkeypatch.setattr(Cell, "_shared", property(lambda cell: _shared(cell, small)))
     command = ["delta", " delta | linear", "--only=stacked", "--seeds=1", "--rates=1e-3,3e-3", f"--workdir={tmp_path}"]
     assert trials.main(command) == 0
     table = json.loads((tmp_path / cells.TABLE).read_text())
@@ -271,13 +280,13 @@ def test_a_mechanism_is_tried_and_what_cannot_be_has_its_reason(tmp_path, capsys
     assert "delta in stacked" in page
     assert "tuning.rates was [0.001, 0.003] and [0.001]" in capsys.readouterr().err.replace("\n", " ")
     (tmp_path / cells.TABLE).unlink()  # the runs themselves say what they are
-    monkeypatch.setattr(Cell, "request", property(lambda cell: _request(cell, small | {"model.width": "16"})))
+    monkeypatch.setattr(Cell, "_shared", property(lambda cell: _shared(cell, small | {"model.width": "16"})))
     assert trials.main(command) == 2
     assert "was trained with model.width=8, which is 16 now" in capsys.readouterr().err.replace("\n", " ")
 
 
-REQUEST = Cell.request.fget
+SHARED = Cell._shared.fget
 
 
-def _request(cell, small):
-    return REQUEST(cell).but(small)
+def _shared(cell, small):
+    return SHARED(cell).but(small)

@@ -64,8 +64,13 @@ class Cell:
     @property
     def request(self) -> Request:
         """Its config."""
+        return self._shared.but({"model.attention": self.spec})
+
+    @property
+    def _shared(self) -> Request:
+        """The config of its trial, with whatever mechanism."""
         config = f"configs/trial_{'published' if self.full else 'cpu'}.py:{self.trial}"
-        return Request(f"{self.trial} {self.spec}", config, {"model.attention": self.spec})
+        return Request(f"{self.trial} {self.spec}", config, {})
 
     def tuning(self, choice: Choice) -> dict[Path, list[str]]:
         """Lists the runs that choose a rate, on seeds of their own."""
@@ -88,7 +93,7 @@ class Cell:
         return {path: flags for path, flags in runs.items() if str(path.relative_to(self._folder)) not in diverged}
 
     def _check(self, path: Path) -> None:
-        now, then = plain_settings(self.request.config), plain_settings(read_config(path))
+        now, then = plain_settings(self._shared.config), plain_settings(read_config(path))
         for name in sorted(now.keys() & then.keys()):
             if now[name] != then[name]:
                 raise UsageError(
@@ -147,7 +152,7 @@ class Cell:
 
     def settings(self, choice: Choice) -> dict[str, Any]:
         """Lists what the cells of its trial have in common."""
-        return plain_settings(self.request.config) | choice.plain
+        return plain_settings(self._shared.config) | choice.plain
 
     def _reached(self, paths: Sequence[Path], results: Mapping[Path, Any], chance: float) -> dict[str, Any]:
         """Lists the accuracies of each seed on the test and at each evaluation; a seed that diverged has chance."""
