@@ -1,5 +1,6 @@
 """Pictures of a table of trials: what each mechanism can do, recall against the decode cache, and learning curves."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -27,7 +28,7 @@ def heat(table: TrialTable) -> Figure:
     drawn = Figure(figsize=(1.9 + 0.62 * len(columns), 1.2 + 0.21 * len(rows)), layout="constrained")
     axes = drawn.subplots()
     shades = np.full((len(rows), len(columns)), np.nan)
-    for (row, spec), (column, (trial, name)) in _grid(rows, columns):
+    for (row, spec), (column, (trial, name)) in itertools.product(enumerate(rows), enumerate(columns)):
         found = trials.reached(trials.find(table, trial, spec), name)
         if found is None:
             axes.text(column, row, "–", ha="center", va="center", color="#6a6a6a", fontsize=7)
@@ -95,7 +96,7 @@ def curves(table: TrialTable, shown: Sequence[str]) -> Figure:
     rows = -(-len(names) // columns)
     drawn = Figure(figsize=(6.4, 2.0 * rows + 0.7), layout="constrained")
     looks = style.colours(shown)
-    panels = drawn.subplots(rows, columns, squeeze=False).flat
+    panels = list(drawn.subplots(rows, columns, squeeze=False).flat)
     for axes, trial in zip(panels, names, strict=False):
         for spec in shown:
             if cell := trials.find(table, trial, spec):
@@ -106,7 +107,7 @@ def curves(table: TrialTable, shown: Sequence[str]) -> Figure:
         axes.axhline(100 * table.trials[trial]["chance"], color="#6a6a6a", lw=0.8, ls="--")
         axes.set_title(trial, fontsize=8)
         axes.set(ylim=(0, 104), xlabel="step")
-    for axes in list(panels)[len(names) :]:
+    for axes in panels[len(names) :]:
         axes.set_visible(False)
     handles = {
         label: line for axes in drawn.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
@@ -138,7 +139,3 @@ def above_chance(accuracy: float, chance: float) -> float:
 
 def _ends(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*names[:1], *names[-1:]]))
-
-
-def _grid(rows: Sequence, columns: Sequence) -> Iterable:
-    return ((row, column) for row in enumerate(rows) for column in enumerate(columns))

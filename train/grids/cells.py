@@ -126,7 +126,7 @@ class Cell:
         """Makes a table of this cell, with its reason where there is no accuracy yet."""
         where = {"trial": self.trial, "spec": self.spec}
         tried = {} if reason else self.tried(choice)
-        reason = reason or self._left_to_try(tried)
+        reason = reason or _left_to_try(tried)
         paths = [] if reason else list(self.tested(best(tried), seeds))
         finished = [path for path in paths if pool.is_finished(path)]
         ended = [path for path in paths if path in finished or self._has_diverged(path)]
@@ -144,11 +144,6 @@ class Cell:
         settings = {"settings": self.settings(choice), "chance": chance}
         made = [{name: result[name] for name in MADE} for result in results.values()]
         return TrialTable({self.trial: settings}, [row], made)
-
-    def _left_to_try(self, tried: Tried) -> str:
-        if not tried:
-            return "not all rates have been tried"
-        return "with every rate, the loss of a seed was not finite" if all_diverged(tried) else ""
 
     def settings(self, choice: Choice) -> dict[str, Any]:
         """Lists what the cells of its trial have in common."""
@@ -183,6 +178,12 @@ class Cell:
     @property
     def _folder(self) -> Path:
         return self.directory / self.trial / pool.name_of(self.spec)
+
+
+def _left_to_try(tried: Tried) -> str:
+    if not tried:
+        return "not all rates have been tried"
+    return "with every rate, the loss of a seed was not finite" if all_diverged(tried) else ""
 
 
 def all_diverged(tried: Tried) -> bool:
