@@ -15,8 +15,8 @@ from jaxtyping import Array, Float
 
 from attention import operations
 from attention.errors import UsageError
+from attention.kernels.arrays import precise
 from attention.kernels.call import check_rows, check_weight
-from attention.kernels.reference import precise
 from attention.mask import BY_POSITION, Mask
 from attention.parameters import Parameter, Params, lift
 from attention.types import Checked, Count, Rule

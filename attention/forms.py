@@ -52,7 +52,7 @@ class Tokens(NamedTuple):
         return x if self.rotary is None else self.rotary.turn(x, self.first)
 
 
-class DotForm(NamedTuple):
+class Dot(NamedTuple):
     """Scores that are dot products, q̂·k̂ · scale + b_j.
 
     Attributes:
@@ -70,7 +70,7 @@ class DotForm(NamedTuple):
     precision: jax.lax.PrecisionLike = None
 
 
-class PairNetwork(NamedTuple):
+class MLP(NamedTuple):
     """The layers of an MLP on each pair after its first, which has been applied to queries and keys: a_i + b_j.
 
     Attributes:
@@ -82,3 +82,6 @@ class PairNetwork(NamedTuple):
     layers: tuple[tuple[jax.Array, jax.Array | None], ...]
     vector: jax.Array
     activation: str
+
+
+Form = Dot | MLP | None

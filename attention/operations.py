@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention.forms import Tokens
+from attention.forms import Dot, Tokens
 from attention.kernels import pairs
-from attention.kernels.call import ScoreCall, common
+from attention.kernels.call import Call, common
 from attention.options import Options
 from attention.parameters import Sizes
 
@@ -135,13 +135,13 @@ def of_pairs(score: Any, sizes: Sizes, queries: int, keys: int) -> Cost:
 
     def scores(params, *tokens):
         query, key = _prepared(score, params, *tokens)
-        form = score.as_dot(params, query, key)
-        if form is not None:
+        form = score.form(params, query, key)
+        if isinstance(form, Dot):
             products = jnp.einsum("tnh,snh->nts", form.query, form.key)
             scaled = products if form.scale == 1 else products * form.scale
             return scaled if form.key_bias is None else scaled + form.key_bias
         fields = common(queries, sizes.heads, jnp.zeros((keys, sizes.heads, sizes.head)), Options())
-        return pairs.scores(ScoreCall(score=score, query=query, key=key, params=params, **fields))
+        return pairs.scores(Call(score=score, query=query, key=key, params=params, **fields))
 
     tokens = _inputs(score, sizes, queries, keys)
     size = lambda p: math.prod(cut.get(axis, n) for axis, n in itertools.zip_longest(p.over, p.shape))  # noqa: E731

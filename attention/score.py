@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from attention import operations
 from attention.errors import UnsupportedError, UsageError
-from attention.forms import At, DotForm, PairNetwork, Tokens
+from attention.forms import At, Form, Tokens
 from attention.kernels import choose
 from attention.kernels.call import check_parts, check_shapes
 from attention.mask import Mask
@@ -128,7 +128,7 @@ class Score(Mixer):
 
     title = ""
     normaliser: Annotated[str, Example("sigmoid")] = dataclasses.field(default="softmax", kw_only=True)
-    kernels: ClassVar[tuple[str, ...]] = ()  # the implementations that its forms add
+    kernels: ClassVar[tuple[str, ...]] = ("pallas",)  # the implementations that are kernels
     needs_causal: ClassVar[bool] = False
 
     def __post_init__(self):
@@ -163,10 +163,11 @@ class Score(Mixer):
 
     @property
     def implementations(self) -> tuple[str, ...]:
-        """Returns those of every function of a pair, and those that its forms add for the softmax."""
+        """Names those of every function of a pair, and the kernels; cuDNN has the softmax alone."""
         if not self.weighing.in_tiles:
             return ("reference", "xla")
-        return ("reference", "xla", "chunked", *(self.kernels if self.normaliser == "softmax" else ()))
+        kernels = (name for name in self.kernels if name != "cudnn" or self.normaliser == "softmax")
+        return ("reference", "xla", "chunked", *kernels)
 
     def pair(self, params: Params, query: Any, key: Any, at: At) -> Float[Array, ""]:
         """Returns the score of one prepared query and one prepared key of one head, at least in float32.
@@ -179,12 +180,11 @@ class Score(Mixer):
         """
         raise NotImplementedError
 
-    def as_dot(self, params: Params, query: Any, key: Any) -> DotForm | None:
-        """Returns prepared queries and keys whose dot products are the scores, up to what the normaliser ignores."""
-        return None
+    def form(self, params: Params, query: Any, key: Any) -> Form:
+        """Gives a form of the scores of prepared queries and keys that has kernels of its own, if there is one.
 
-    def as_network(self, params: Params) -> PairNetwork | None:
-        """Returns the MLP that makes the scores of prepared queries and keys, up to what the normaliser ignores."""
+        That is dot products of some vectors, or an MLP on q + k, up to what the normaliser ignores.
+        """
         return None
 
     def arrays(self, sizes: Sizes) -> dict[str, Parameter]:

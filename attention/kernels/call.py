@@ -11,6 +11,8 @@ from jaxtyping import Array, Float
 
 from attention.dropout import Seed, seed_of
 from attention.errors import UnsupportedError, UsageError, unknown
+from attention.forms import Dot, Form
+from attention.kernels.arrays import spread_heads
 from attention.mask import Mask
 from attention.normaliser import SOFTMAX, Normaliser
 from attention.options import Options
@@ -23,23 +25,51 @@ SPELLING = re.compile(r"(\w+)\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call(Options):
-    """The part of a call that does not depend on how the scores are computed: its options, and more.
+    """A call: its options, checked, and its arrays.
 
     Attributes:
+      score: The `Score`, whose `pair` makes the scores.
+      query: Prepared queries, a tree of arrays `(*B, T, N, any)`; None if the score reads none.
+      key: Prepared keys, a tree of arrays `(*B, S, K, any)`, or N heads if they depend on the query's; None if the
+        score reads none.
+      form: The form of the scores that has kernels of its own, or None.
       scores_shape: `(*B, N, T, S)`.
       value: `(*B, S, K, V)`, K divides N.
       dropout_seed: Two words, or None if the rate is 0.
       block: Queries and keys of a tile; None means the implementation's rule.
       normaliser: How scores become weights; it may draw from the key of dropout too.
-      params: The arrays of the normaliser, and those of the score where it is one of pairs.
+      params: The arrays of the score and of the normaliser.
     """
 
+    score: Any = None
+    query: Any = None
+    key: Any = None
+    form: Form = None
     scores_shape: tuple[int, ...]
     value: Float[Array, "*B S K V"]
     dropout_seed: Seed | None
     block: tuple[int, int] | None = None
     normaliser: Normaliser = SOFTMAX
     params: Params = dataclasses.field(default_factory=dict)
+
+    @property
+    def whole_bias(self) -> jax.Array | None:
+        """The bias, and with it that of the keys that a form of dot products has."""
+        keys = self.form.key_bias if isinstance(self.form, Dot) else None
+        return self.bias if keys is None else keys if self.bias is None else self.bias + keys
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compute: no queries, keys, heads, sequences or values."""
+        return 0 in self.scores_shape or 0 in self.value.shape
+
+    def spread(self) -> "Call":
+        """Gives each query head keys and values of its own where keys were prepared once a query head."""
+        keys = jax.tree.leaves(self.key)
+        heads = self.scores_shape[-3]
+        if all(x.shape[-2] == self.value.shape[-2] for x in keys):
+            return self
+        return dataclasses.replace(self, key=spread_heads(self.key, heads), value=spread_heads(self.value, heads))
 
     def allowed(self) -> jax.Array | None:
         """Returns the mask as an array that broadcasts to the scores, or None if everything is allowed."""
@@ -56,57 +86,6 @@ class Call(Options):
         if trailing == 3 and math.prod(lead) == 1:
             return x.reshape(1, *rest)
         return jnp.broadcast_to(x, (*self.scores_shape[:-3], *rest)).reshape(-1, *rest)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DotCall(Call):
-    """A call with scores q·k · scale.
-
-    Attributes:
-      query: `(*B, T, N, H)`.
-      key: `(*B, S, K, H)`, K divides N.
-      scale: Factor of the scores.
-      precision: Precision of q·k, see `jax.lax.Precision`; None is JAX's default.
-    """
-
-    query: Float[Array, "*B T N H"]
-    key: Float[Array, "*B S K H"]
-    scale: float
-    precision: jax.lax.PrecisionLike = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ScoreCall(Call):
-    """A call with the scores of a function of one pair.
-
-    Attributes:
-      score: The `Score`, whose `pair` is that function.
-      query: Prepared queries, a tree of arrays `(*B, T, N, any)`; None if the score reads none.
-      key: Prepared keys, a tree of arrays `(*B, S, K, any)`; None if the score reads none.
-    """
-
-    score: Any
-    query: Any
-    key: Any
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PairCall(Call):
-    """A call with scores by an MLP on each pair, whose first layer is already computed for queries and for keys.
-
-    Attributes:
-      query: a = W q + b, `(*B, T, N, M)`.
-      key: b = W k, `(*B, S, N, M)`.
-      layers: Kernel `(*N, M, M')` and bias `(*N, M')` or None of each layer after the first activation.
-      vector: The score vector `(*N, M')`.
-      activation: Name of the activation after each layer.
-    """
-
-    query: Float[Array, "*B T N M"]
-    key: Float[Array, "*B S N M"]
-    layers: tuple[tuple[jax.Array, jax.Array | None], ...]
-    vector: Float[Array, "..."]
-    activation: str
 
 
 def common(queries: int, heads: int, value: Float[Array, "*B S K V"], options: Options) -> dict[str, Any]:

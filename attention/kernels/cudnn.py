@@ -6,17 +6,19 @@ import jax
 import jax.numpy as jnp
 
 from attention import mesh
-from attention.errors import UnsupportedError
-from attention.kernels.call import DotCall
+from attention.forms import Dot
+from attention.kernels.call import Call
 from attention.mesh import BATCH, devices, in_replicas
 from attention.normaliser import SOFTMAX
 
 
-def why_not(call: DotCall) -> str:
+def why_not(call: Call) -> str:
     """Returns the reasons why cuDNN does not support the call, as part of a sentence; '' if it does."""
-    head_width, platform = call.query.shape[-1], mesh.platform()
+    if not isinstance(form := call.form, Dot):
+        return "its scores are dot products"
+    head_width, platform = form.query.shape[-1], mesh.platform()
     queries, keys = call.scores_shape[-2:]
-    dtype, *other_dtypes = (x.dtype for x in (call.query, call.key, call.value))
+    dtype, *other_dtypes = (x.dtype for x in (form.query, form.key, call.value))
     reasons = {
         f"it needs an NVIDIA GPU and this is {platform}": platform != "gpu",
         "it needs an NVIDIA GPU of the Ampere generation or a later one": platform == "gpu"
@@ -29,18 +31,18 @@ def why_not(call: DotCall) -> str:
         "values must be as wide as keys": call.value.shape[-1] != head_width,
         # JAX requires it for gradients with a bias, and treats every call as one (jax 0.10).
         f"it needs even numbers of queries and keys, not {queries} and {keys}": bool(queries % 2 or keys % 2),
-        "it would round the bias to the queries' dtype": call.bias is not None and call.bias.dtype != dtype,
+        "it would round the bias to the queries' dtype": (bias := call.whole_bias) is not None and bias.dtype != dtype,
         "its weights are those of the softmax": call.normaliser != SOFTMAX,
         "it drops no attention weights": call.dropout_rate > 0,
         "it returns no weights": call.return_weights,
-        "it wants one batch axis": call.query.ndim != 4,
+        "it wants one batch axis": call.value.ndim != 4,
         # JAX's `vmap` rule supports neither key lengths nor masks, nor operands with the new axis elsewhere (jax 0.10).
         "JAX cannot give it replicas": in_replicas(),
     }
     return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
-def _has_mask(call: DotCall) -> bool:
+def _has_mask(call: Call) -> bool:
     """Returns whether cuDNN supports this mask natively, without an array over all pairs.
 
     Lengths would have to be split over devices as the batch is, which nothing ensures on a mesh.
@@ -49,34 +51,29 @@ def _has_mask(call: DotCall) -> bool:
     return all(native.get(kind, False) for kind in call.mask.parts())
 
 
-def dot(call: DotCall) -> tuple[jax.Array, None]:
-    """Returns the output `(B, T, N, H)`, without weights.
-
-    Raises:
-      UnsupportedError: cuDNN does not support the call; the error names every reason.
-    """
-    if reason := why_not(call):
-        raise UnsupportedError(f"implementation='cudnn' cannot do this call: {reason}; use 'xla' or 'auto'.")
+def attend(call: Call) -> tuple[jax.Array, None]:
+    """Computes the output `(B, T, N, H)`, without weights, of a call for which `why_not` has no reason."""
     options, attends = _own_mask(call) if _has_mask(call) else _spelt_mask(call)
-    bias = None if call.bias is None else _spelt(call, call.bias)
+    form, bias = call.form, call.whole_bias
+    bias = None if bias is None else _spelt(call, bias)
     out = jax.nn.dot_product_attention(
-        call.query, call.key, call.value, bias, scale=call.scale, implementation="cudnn", **options
+        form.query, form.key, call.value, bias, scale=form.scale, implementation="cudnn", **options
     )
     return out if attends is None else jnp.where(attends, out, jnp.zeros((), out.dtype)), None
 
 
-def _spelt(call: DotCall, x: jax.Array) -> jax.Array:
+def _spelt(call: Call, x: jax.Array) -> jax.Array:
     """Broadcasts `x` to all queries and keys, because cuDNN does not."""
     return jnp.broadcast_to(x, (*x.shape[:-2], *call.scores_shape[-2:]))
 
 
-def _spelt_mask(call: DotCall) -> tuple[dict[str, Any], jax.Array]:
+def _spelt_mask(call: Call) -> tuple[dict[str, Any], jax.Array]:
     """Returns the mask as an array, and the queries that may attend to some key."""
     spelt = _spelt(call, call.allowed())
     return {"mask": spelt}, jnp.moveaxis(spelt.any(-1, keepdims=True), -3, -2)
 
 
-def _own_mask(call: DotCall) -> tuple[dict[str, Any], jax.Array | None]:
+def _own_mask(call: Call) -> tuple[dict[str, Any], jax.Array | None]:
     """Returns cuDNN's native options for the mask, and the sequences with keys; None if all have some.
 
     Sequences without keys are given one, so that their gradients have no division by zero.

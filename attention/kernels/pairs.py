@@ -1,8 +1,6 @@
-"""The scores of `Score.pair`, a function of one pair: mapped over all pairs, and as tiles of the tiled engine."""
+"""The scores of `Score.pair`, a function of one pair, mapped over all pairs."""
 
-import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,9 +8,8 @@ import jax.numpy as jnp
 
 from attention.errors import UsageError
 from attention.forms import At
-from attention.kernels.call import ScoreCall, check_rows
-from attention.kernels.plan import TileAt, TileScore
-from attention.kernels.reference import precise, spread_heads
+from attention.kernels.arrays import precise, spread_heads
+from attention.kernels.call import Call, check_rows
 from attention.mask import Mask
 from attention.parameters import OVER, Params, Sizes
 
@@ -28,7 +25,7 @@ def one_number(score: Any, params: Params, query: Any, key: Any, at: At) -> jax.
     return found
 
 
-def split_params(call: ScoreCall) -> tuple[Params, Params, Params]:
+def split_params(call: Call) -> tuple[Params, Params, Params]:
     """Returns the arrays that all pairs share, those of each head, and the tables over positions.
 
     Tables get the axes `(N, T, S, …)`, of size 1 where they do not depend on the head, the query or the key.
@@ -40,13 +37,13 @@ def split_params(call: ScoreCall) -> tuple[Params, Params, Params]:
     return shared, heads, {name: _cut(call, x, over[name]) for name, x in tables.items()}
 
 
-def _over(call: ScoreCall) -> dict[str, tuple[str, ...]]:
+def _over(call: Call) -> dict[str, tuple[str, ...]]:
     """Returns what the leading axes of each array count; those of the normaliser have none here."""
     declared = call.score.parameters(Sizes(1, 1, 1, 1))
     return {name: declared[name].over if name in declared else () for name in call.params}
 
 
-def _cut(call: ScoreCall, x: jax.Array, over: tuple[str, ...]) -> jax.Array:
+def _cut(call: Call, x: jax.Array, over: tuple[str, ...]) -> jax.Array:
     """Returns the rows of a table from the mask's query offset on, one a query, and one column a key."""
     queries, keys = call.scores_shape[-2:]
     why = "weights are a table over token positions"
@@ -59,7 +56,7 @@ def _cut(call: ScoreCall, x: jax.Array, over: tuple[str, ...]) -> jax.Array:
     return x[:, :, :keys]
 
 
-def scores(call: ScoreCall) -> jax.Array:
+def scores(call: Call) -> jax.Array:
     """Returns the scores `(*B, N, T, S)` of all pairs, at least in float32; without queries and keys B is 1."""
     *batch, heads, queries, keys = call.scores_shape
     shared, own, tables = jax.tree.map(precise, split_params(call))
@@ -68,10 +65,10 @@ def scores(call: ScoreCall) -> jax.Array:
     positions = call.mask.query_offset + jnp.arange(queries), jnp.arange(keys)
 
     def of_sequence(query, key):
-        of_head = functools.partial(_of_head, call.score, (heads, call.layer, call.depth), shared, *positions)
+        scores_of_head = functools.partial(of_head, call.score, (heads, call.layer, call.depth), shared, *positions)
         axes = 0, 0, 0, {name: 0 if len(x) > 1 else None for name, x in tables.items()}, 0
         flat = {name: x if len(x) > 1 else x[0] for name, x in tables.items()}
-        return jax.vmap(of_head, axes)(query, key, own, flat, jnp.arange(heads))
+        return jax.vmap(scores_of_head, axes)(query, key, own, flat, jnp.arange(heads))
 
     if not jax.tree.leaves((query, key)):
         out = of_sequence(query, key)
@@ -81,7 +78,7 @@ def scores(call: ScoreCall) -> jax.Array:
     return precise(of_sequence(query, key))
 
 
-def _of_head(
+def of_head(
     score: Any,
     place: tuple[int, int | jax.Array, int],
     shared: Params,
@@ -107,46 +104,6 @@ def _of_head(
     return jax.vmap(over_keys, (0, None, by_query, 0, None))(query, key, tables, rows, columns)
 
 
-@dataclasses.dataclass(frozen=True)
-class PairTiles(TileScore):
-    """The scores of a tile by `pair`, and their gradient by `jax.vjp`.
-
-    Attributes:
-      score: The score.
-      heads: N.
-      depth: The number of layers.
-    """
-
-    score: Any
-    heads: int
-    depth: int
-
-    def __call__(self, rows: Any, columns: Any, weights: tuple[Params, Params], at: TileAt) -> jax.Array:
-        """Returns scores `(b, K, G·R, C)` of queries `(b, K, G·R, …)` and keys `(b, K, C, …)`."""
-        shared, own = weights
-        size, groups = at.shape
-        together = self.heads // groups
-        queries = jax.tree.map(lambda x: x.reshape(*x.shape[:2], together, -1, *x.shape[3:]), rows)
-        by_group = lambda x: x.reshape(groups, together, *x.shape[1:])  # noqa: E731
-        axes = {name: 0 if len(x) > 1 else None for name, x in at.tables.items()}
-        tables = {name: by_group(x) if len(x) > 1 else x[0] for name, x in at.tables.items()}
-        place = self.heads, at.layer, self.depth
-        of_head = functools.partial(_of_head, self.score, place, shared, at.queries, at.keys)
-        of_groups = jax.vmap(jax.vmap(of_head, (0, None, 0, axes, 0)), (0, 0, 0, axes, 0))
-        of_batch = jax.vmap(of_groups, (0, 0, None, None, None), axis_size=size)
-        heads = by_group(jnp.arange(self.heads))
-        scores = precise(of_batch(queries, columns, jax.tree.map(by_group, own), tables, heads))
-        return scores.reshape(size, groups, -1, scores.shape[-1])
-
-    def vjp(self, rows: Any, columns: Any, weights: Any, at: TileAt) -> tuple[jax.Array, Callable]:
-        """Returns the scores of keys as rows and queries as columns, and their pullback."""
-
-        def turned(keys, queries, weights, tables):
-            return self(queries, keys, weights, at._replace(tables=tables)).swapaxes(2, 3)
-
-        return jax.vjp(turned, rows, columns, weights, at.tables)
-
-
 @functools.cache
 def units(score: Any, shapes: tuple[Any, ...]) -> int:
     """Returns how many numbers the widest array has that `pair` computes, for prepared shapes of one pair."""
@@ -157,7 +114,7 @@ def units(score: Any, shapes: tuple[Any, ...]) -> int:
     return max([1, *(v.aval.size for e in program.jaxpr.eqns for v in e.outvars)])
 
 
-def widest(call: ScoreCall) -> int:
+def widest(call: Call) -> int:
     """Returns `units` of a call."""
     over = _over(call)
     token = lambda x: jax.ShapeDtypeStruct(x.shape[len(call.scores_shape) - 1 :], x.dtype)  # noqa: E731

@@ -1,18 +1,29 @@
 """`implementation='reference'`: masked softmax and weighted mean as they are defined, vmapped over heads and batch."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from attention import reference
 from attention.dropout import keep
+from attention.kernels import pairs
+from attention.kernels.arrays import precise, spread_heads
 from attention.kernels.call import Call
 from attention.normaliser import SOFTMAX
 
 
+def attend(call: Call) -> tuple[jax.Array, jax.Array]:
+    """Computes output and weights by the definitions, one pair and one row at a time."""
+    call = call.spread()
+    return weigh_values(call, pairs.scores(call))
+
+
+def why_not(call: Call) -> str:
+    """Gives no reason: definitions serve every call."""
+    return ""
+
+
 def weigh_values(call: Call, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns output and weights for given scores by the definitions of masked softmax and weighted mean."""
+    """Computes output and weights of given scores by the definitions of masked softmax and weighted mean."""
     shape = call.scores_shape
     scores = jnp.broadcast_to(scores, shape)
     allowed = call.allowed()
@@ -33,18 +44,3 @@ def weigh_values(call: Call, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
         dropped = jnp.where(kept, weights / (1 - call.dropout_rate), 0.0)
     out = jnp.moveaxis(dropped @ value, -3, -2)
     return out.astype(call.value.dtype), weights.astype(call.value.dtype)
-
-
-def score_dtype(x: jax.Array) -> Any:
-    """Returns the dtype of scores and sums: the dtype of `x`, at least float32."""
-    return jnp.promote_types(x.dtype, jnp.float32)
-
-
-def precise(x: jax.Array) -> jax.Array:
-    """Returns `x` at least in float32."""
-    return x.astype(score_dtype(x))
-
-
-def spread_heads(x: Any, heads: int, axis: int = -2) -> Any:
-    """Returns arrays `(*B, S, K, H)` as `(*B, S, N, H)`: key head k serves queries k·N/K … (k+1)·N/K."""
-    return jax.tree.map(lambda y: y if y.shape[axis] == heads else jnp.repeat(y, heads // y.shape[axis], axis=axis), x)

@@ -18,10 +18,12 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from attention.dropout import Seed, words_of
-from attention.kernels import chunked, tiles
+from attention.kernels import flash, loops
+from attention.kernels.arrays import precise
 from attention.kernels.call import Call
-from attention.kernels.plan import Rules, Tensors, TilePlan, rule, zeros
-from attention.kernels.reference import precise
+from attention.kernels.flash import Carry
+from attention.kernels.loops.plan import Rules, Tensors, TilePlan, rule, zeros
+from attention.kernels.loops.scores import of_tiles
 from attention.mesh import CONTEXT, devices
 
 AXIS = CONTEXT[0]
@@ -110,7 +112,9 @@ def visits(plan: TilePlan, count: int) -> Iterator[Visit]:
 
 def why_not(call: Call) -> str:
     """Returns the reasons why devices cannot share the call's tokens, as part of a sentence; '' if they can."""
-    if reason := tiles.why_not(call):
+    if devices(*CONTEXT) == 1:
+        return "no axis of the mesh splits tokens"
+    if reason := loops.why_not(call):
         return reason
     count, mask, (queries, keys) = devices(*CONTEXT), call.mask, call.scores_shape[-2:]
     ordered = mask.causal or mask.window > 0
@@ -120,14 +124,15 @@ def why_not(call: Call) -> str:
         "it takes no dense mask": mask.dense is not None,
         "queries and keys start together and are as many": ordered and not mask.in_step(queries, keys),
         "it counts no keys": call.normaliser.counts,
-        "it has no tables over positions": bool(jax.tree.leaves(chunked.of_tiles(call)[0].tables)),
+        "it has no tables over positions": bool(jax.tree.leaves(of_tiles(call)[0].tables)),
     }
     return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
 def attend(call: Call) -> tuple[jax.Array, None]:
     """Returns the output `(*B, T, N, V)`, without weights, of a call for which `why_not` has no reason."""
-    weights, score, units = chunked.of_tiles(call)
+    call = loops.arranged(call)
+    weights, score, units = of_tiles(call)
     *batch, heads, queries, keys = call.scores_shape
     count, size, mask = devices(*CONTEXT), math.prod(batch), call.mask
     stretch = dataclasses.replace(call, scores_shape=(*batch, heads, queries // count, keys // count))
@@ -159,7 +164,7 @@ def _forward(plan: TilePlan, tensors: Tensors, rules: RingRules) -> tuple[jax.Ar
     rows, columns = (tensors.query, rules.query_segments), (tensors.key, tensors.value, rules.key_segments)
 
     def compute(visit: Visit, met: Any) -> Any:
-        return tiles.partial(*_tiles(plan, visit, rules, tensors.weights, *met))
+        return loops.partial(*_tiles(plan, visit, rules, tensors.weights, *met))
 
     def home(visit: Visit, part: Any) -> Any:
         return visit.send(part, visit.helpers, home=True) if visit.helpers else None
@@ -171,9 +176,8 @@ def _forward(plan: TilePlan, tensors: Tensors, rules: RingRules) -> tuple[jax.Ar
             total = _merge(
                 plan, total, back, visit.guests, _among(range(visit.count)[-visit.distance :], rules.here[0])
             )
-    out, state = total
-    divisor, row = plan.normaliser.finish(state)
-    out = (out / (divisor * (1 - plan.rate))).astype(tensors.value.dtype)
+    out, row = flash.finish(plan.normaliser, total, plan.rate)
+    out = out.astype(tensors.value.dtype)
     return out, (tensors, rules, out, row[..., 0])
 
 
@@ -187,7 +191,7 @@ def _backward(plan: TilePlan, residuals: Any, gradient: jax.Array) -> tuple[Tens
     def compute(visit: Visit, met: Any) -> Tensors:
         through_sum, row, gradient = met[0][2:]
         given = _tiles(plan, visit, rules, tensors.weights, *met)
-        return tiles.gradients(*given, through_sum, row.swapaxes(1, 2), gradient)
+        return loops.gradients(*given, through_sum, row.swapaxes(1, 2), gradient)
 
     def home(visit: Visit, d: Tensors) -> tuple[Any, Any]:
         helped = visit.send(d.query, visit.helpers, home=True) if visit.helpers else None
@@ -247,11 +251,12 @@ def _tiles(plan, visit, rules, weights, rows, columns, first_row, first_column) 
     return plan, Tensors(query, key, value, None, weights), given
 
 
-def _merge(plan: TilePlan, total: Any, part: Any, rows: slice, where: jax.Array) -> Any:
+def _merge(plan: TilePlan, total: Carry, part: Carry, rows: slice, where: jax.Array) -> Carry:
     """Merges sums over further keys, of some rows, into the totals, on some devices."""
-    (out, state), (further, state_) = _cut(total, rows), part
-    state_, factor, factor_ = plan.normaliser.merge(state, state_)
-    merged = jax.tree.map(functools.partial(jnp.where, where), (out * factor + further * factor_, state_), (out, state))
+    before = _cut(total, rows)
+    state, factor, further = plan.normaliser.merge(before.state, part.state)
+    merged = Carry(state, before.out * factor + part.out * further)
+    merged = jax.tree.map(functools.partial(jnp.where, where), merged, before)
     update = lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, rows.start or 0, 1)  # noqa: E731
     return jax.tree.map(update, total, merged)
 

@@ -1,38 +1,48 @@
 """`implementation='xla'`: all pairs at once, in einsums that XLA compiles on every platform."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
 from attention.dropout import keep
+from attention.forms import Dot
 from attention.kernels import pairs
-from attention.kernels.call import Call, DotCall, ScoreCall
-from attention.kernels.reference import score_dtype
+from attention.kernels.arrays import score_dtype
+from attention.kernels.call import Call
 
 
-def dot(call: DotCall) -> tuple[jax.Array, jax.Array | None]:
-    """Returns the output `(*B, T, N, V)`, and the weights `(*B, N, T, S)` if the call asks for them."""
-    *batch, queries, heads, width = call.query.shape
-    groups = call.key.shape[-2]
-    kind = score_dtype(call.query)
-    rounds = call.query.dtype != kind  # then scaling the queries would round them again
-    query = call.query if rounds else call.query * call.scale
-    scores = jnp.einsum(
-        "...tkgh,...skh->...kgts",
-        query.reshape(*batch, queries, groups, heads // groups, width),
-        call.key,
-        precision=call.precision,
-        preferred_element_type=kind,
-    ).reshape(call.scores_shape)
-    return weigh_values(call, scores * call.scale if rounds else scores)
+def why_not(call: Call) -> str:
+    """Gives no reason: XLA serves every call."""
+    return ""
 
 
-def pair(call: ScoreCall) -> tuple[jax.Array, jax.Array | None]:
-    """Returns the output `(*B, T, N, V)`, and the weights `(*B, N, T, S)` if the call asks for them."""
+def attend(call: Call) -> tuple[jax.Array, jax.Array | None]:
+    """Computes the output `(*B, T, N, V)`, and the weights `(*B, N, T, S)` if the call asks for them."""
+    if isinstance(call.form, Dot):
+        return weigh_values(dataclasses.replace(call, bias=call.whole_bias), _products(call.form, call.scores_shape))
+    call = call.spread()
     return weigh_values(call, pairs.scores(call))
 
 
+def _products(form: Dot, scores_shape: tuple[int, ...]) -> jax.Array:
+    *batch, queries, heads, width = form.query.shape
+    groups = form.key.shape[-2]
+    kind = score_dtype(form.query)
+    rounds = form.query.dtype != kind  # then scaling the queries would round them again
+    query = form.query if rounds else form.query * form.scale
+    scores = jnp.einsum(
+        "...tkgh,...skh->...kgts",
+        query.reshape(*batch, queries, groups, heads // groups, width),
+        form.key,
+        precision=form.precision,
+        preferred_element_type=kind,
+    ).reshape(scores_shape)
+    return scores * form.scale if rounds else scores
+
+
 def weigh_values(call: Call, scores: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-    """Returns output and weights for scores; where their batch or heads are shared, weights are computed once."""
+    """Computes output and weights of scores; where their batch or heads are shared, weights are computed once."""
     dtype = call.value.dtype
     if call.bias is not None:
         scores = scores + call.bias
@@ -48,7 +58,7 @@ def weigh_values(call: Call, scores: jax.Array) -> tuple[jax.Array, jax.Array | 
 
 
 def weighted_sum(weights: jax.Array, value: jax.Array) -> jax.Array:
-    """Returns `(*B, T, N, V)` from weights `(*B, N, T, S)`, whose batch axes may be 1, and values `(*B, S, K, V)`."""
+    """Gives `(*B, T, N, V)` from weights `(*B, N, T, S)`, whose batch axes may be 1, and values `(*B, S, K, V)`."""
     *_, heads, queries, keys = weights.shape
     groups = value.shape[-2]
     shared = all(size == 1 for size in weights.shape[:-3])

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 from attention import operations
 from attention.errors import UnsupportedError
 from attention.forms import Tokens
+from attention.kernels.arrays import precise, spread_heads
 from attention.kernels.call import check_implementation
-from attention.kernels.reference import precise, spread_heads
 from attention.mask import BY_POSITION, Mask
 from attention.mesh import platform
 from attention.options import Options

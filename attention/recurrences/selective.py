@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn import initializers
 
-from attention.kernels.reference import spread_heads
+from attention.kernels.arrays import spread_heads
 from attention.parameters import Parameter, Params, Sizes, lift
 from attention.recurrences.gated import GatedDelta, forget_rates, low_rank, low_rank_parameters
 from attention.recurrences.surrounded import Surrounded

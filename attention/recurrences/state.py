@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.kernels.reference import precise, spread_heads
+from attention.kernels.arrays import precise, spread_heads
 from attention.mask import Mask
 from attention.parameters import lift
 

@@ -10,8 +10,8 @@ from jax.nn import initializers
 from attention.activations import inverse_rms
 from attention.errors import UsageError
 from attention.forms import Tokens
+from attention.kernels.arrays import precise, spread_heads
 from attention.kernels.call import check_shapes
-from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask
 from attention.options import Options
 from attention.parameters import Parameter, Params, Sizes, lift

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from attention.activations import unit
-from attention.forms import At, DotForm, Tokens
-from attention.kernels.reference import precise
+from attention.forms import At, Dot, Tokens
+from attention.kernels.arrays import precise
 from attention.parameters import Parameter, Params, Sizes, lift
 from attention.score import Score
 
@@ -34,10 +34,10 @@ class Cosine(Score):
         """Returns the cosine over τ."""
         return query @ key * _scale(params)
 
-    def as_dot(self, params: Params, query: jax.Array, key: jax.Array) -> DotForm:
+    def form(self, params: Params, query: jax.Array, key: jax.Array) -> Dot:
         """Returns the scores with 1/τ folded into the queries."""
         scale = lift(_scale(params)[:, None], query.ndim)
-        return DotForm(precise(query) * scale, precise(key), 1.0)  # scores may be a hundred: no second rounding
+        return Dot(precise(query) * scale, precise(key), 1.0)  # scores may be a hundred: no second rounding
 
 
 def _scale(params: Params) -> jax.Array:

@@ -10,7 +10,7 @@ from jax.nn import initializers
 from attention.activations import inverse_rms
 from attention.errors import UsageError
 from attention.forms import Tokens
-from attention.kernels.reference import precise
+from attention.kernels.arrays import precise
 from attention.options import Options
 from attention.parameters import Parameter, Params, Sizes, lift
 from attention.score import Mixer

@@ -11,8 +11,8 @@ from jaxtyping import Array, Float
 
 from attention.activations import inverse_rms
 from attention.errors import UsageError
-from attention.forms import At, DotForm, Tokens
-from attention.kernels.reference import precise
+from attention.forms import At, Dot, Tokens
+from attention.kernels.arrays import precise
 from attention.options import takes_options
 from attention.parameters import Parameter, Params, Sizes, lift
 from attention.score import Score, attend
@@ -130,6 +130,6 @@ class DotProduct(Score):
         """Returns q·k · scale."""
         return jnp.dot(query, key, precision=self.precision) * (self.scale or query.shape[-1] ** -0.5)
 
-    def as_dot(self, params: Params, query: jax.Array, key: jax.Array) -> DotForm:
+    def form(self, params: Params, query: jax.Array, key: jax.Array) -> Dot:
         """Returns the scores as they are."""
-        return DotForm(query, key, self.scale or query.shape[-1] ** -0.5, precision=self.precision)
+        return Dot(query, key, self.scale or query.shape[-1] ** -0.5, precision=self.precision)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from attention.errors import UsageError
-from attention.forms import At, DotForm, Tokens
-from attention.kernels.reference import precise
+from attention.forms import At, Dot, Tokens
+from attention.kernels.arrays import precise
 from attention.normaliser import NORMALISERS
 from attention.parameters import Parameter, Params, Sizes, lift
 from attention.scores.dot import DotProduct
@@ -20,7 +20,7 @@ class Forgetting(DotProduct):
     """score = q·k/√H + F_i − F_j, F_i = Σ_{l≤i} log σ(w·x_l + b) for each head; causal, and without F_i for softmax."""
 
     title = "Forgetting attention"
-    kernels = ()
+    kernels = ("pallas",)
     needs_causal = reads_source = True
     ties_values = keeps_keys = splits_tokens = False
 
@@ -47,7 +47,7 @@ class Forgetting(DotProduct):
         """Returns q·k/√H − F_j."""
         return super().pair(params, query, key[0], at) - key[1][0]
 
-    def as_dot(self, params: Params, query: jax.Array, key: Any) -> DotForm:
+    def form(self, params: Params, query: jax.Array, key: Any) -> Dot:
         """Returns the scores with a bias of each key."""
         bias = -jnp.moveaxis(key[1][..., 0], -1, -2)[..., None, :]
-        return super().as_dot(params, query, key[0])._replace(key_bias=bias)
+        return super().form(params, query, key[0])._replace(key_bias=bias)

@@ -13,9 +13,9 @@ from jaxtyping import Array, Float
 
 from attention.activations import unit
 from attention.errors import UsageError
-from attention.forms import At, DotForm, Tokens
+from attention.forms import At, Dot, Tokens
+from attention.kernels.arrays import precise, spread_heads
 from attention.kernels.call import check_weight
-from attention.kernels.reference import precise, spread_heads
 from attention.options import takes_options
 from attention.parameters import Parameter, Params, Sizes, lift
 from attention.score import Score, attend
@@ -91,8 +91,8 @@ class Gaussian(Score):
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """Returns those of dot products where they apply: a bias of keys would be rounded, and distances are none."""
-        return ("cudnn", "pallas") if self.squared and self.normalise and not self.decay else ()
+        """Adds cuDNN where scores are dot products alone; it would round a bias of keys."""
+        return ("cudnn", "pallas") if self.squared and self.normalise and not self.decay else ("pallas",)
 
     @property
     def needs_causal(self) -> bool:
@@ -119,7 +119,7 @@ class Gaussian(Score):
             distance = jnp.where(apart, jnp.sqrt(jnp.where(apart, distance, 1.0)), 0.0)
         return -distance / (2 * self._sigma(params) ** 2) - self.decay * (at.query - at.key)
 
-    def as_dot(self, params: Params, query: jax.Array, key: jax.Array) -> DotForm | None:
+    def form(self, params: Params, query: jax.Array, key: jax.Array) -> Dot | None:
         """Returns q·k/σ² − ‖k‖²/2σ² + λj: ‖q‖² and λi are the same for a row."""
         if not (self.squared and self.weighing.shift_invariant):
             return None
@@ -138,7 +138,7 @@ class Gaussian(Score):
         # On TPUs JAX rounds float32 to bfloat16 before a product by default. That moves scores by up to 0.4 % of 1/σ²,
         # which is more than 1 at σ = 0.05. Inputs in bfloat16 are multiplied exactly.
         exact = jax.lax.Precision.HIGHEST if query.dtype == precise(query).dtype else None
-        return DotForm(query, key, scale, bias, exact)
+        return Dot(query, key, scale, bias, exact)
 
     def _sigma(self, params: Params) -> Any:
         return jnp.exp(params["log_sigma"]) if self.learn_sigma else self.sigma

@@ -30,7 +30,8 @@ def location_attention(
       value: Values `(*B, S, N, V)`, S ≤ L.
       kernel: W, with one column for each position of the values.
       kernel_bias: b, one number for each position.
-      **options: The fields of `attention.options.Options`; implementations: `auto`, `xla`, `chunked` and `reference`.
+      **options: The fields of `attention.options.Options`; implementations: `auto`, `xla`, `chunked`, `pallas` and
+        `reference`.
 
     Returns:
       The output, and the weights if `return_weights` is set.

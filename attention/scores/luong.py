@@ -9,7 +9,7 @@ from jax.nn import initializers
 from jaxtyping import Array, Float
 
 from attention.errors import UsageError, check_known
-from attention.forms import At, DotForm, Tokens
+from attention.forms import At, Dot, Tokens
 from attention.kernels.call import check_shapes, check_weight
 from attention.options import takes_options
 from attention.parameters import Parameter, Params, Sizes
@@ -102,6 +102,6 @@ class Bilinear(Score):
         """Returns the product of a prepared query and a key."""
         return query @ key
 
-    def as_dot(self, params: Params, query: jax.Array, key: jax.Array) -> DotForm:
+    def form(self, params: Params, query: jax.Array, key: jax.Array) -> Dot:
         """Returns the scores as they are."""
-        return DotForm(query, key, 1.0)
+        return Dot(query, key, 1.0)

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax.nn import initializers
 
 from attention.forms import Tokens
+from attention.kernels.arrays import precise, spread_heads
 from attention.kernels.call import check_implementation
-from attention.kernels.reference import precise, spread_heads
 from attention.mask import Mask, choose_blocks, in_blocks, keys_of_blocks
 from attention.options import Options
 from attention.parameters import Parameter, Params, Sizes, lift

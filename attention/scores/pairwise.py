@@ -16,9 +16,9 @@ from jaxtyping import Array, Float
 
 from attention.activations import ACTIVATIONS
 from attention.errors import UsageError, check_known
-from attention.forms import At, PairNetwork, Tokens
+from attention.forms import MLP, At, Tokens
+from attention.kernels.arrays import spread_heads
 from attention.kernels.call import check_shapes, check_weight
-from attention.kernels.reference import spread_heads
 from attention.options import takes_options
 from attention.parameters import Parameter, Params, Sizes, lift
 from attention.score import Score, attend
@@ -159,7 +159,6 @@ class PairScore(Score):
 
     title = "Attention by pairs"
     ties_values = False
-    kernels = ("pallas",)
     activation: str
     per_head: bool
     unique = False
@@ -206,12 +205,12 @@ class PairScore(Score):
     def _shifted(self) -> bool:
         return self.unique or not self.weighing.shift_invariant
 
-    def as_network(self, params: Params) -> PairNetwork | None:
+    def form(self, params: Params, query: jax.Array, key: jax.Array) -> MLP | None:
         """Returns the layers after the first."""
         _, *layers, (kernel, bias) = self.layers(params)
         if self.unique or (self._shifted and bias is not None):
             return None
-        return PairNetwork(tuple(layers), kernel[..., 0], self.activation)
+        return MLP(tuple(layers), kernel[..., 0], self.activation)
 
 
 @dataclasses.dataclass(frozen=True)

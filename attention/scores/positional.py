@@ -63,6 +63,7 @@ class Positional(Score):
 
     per_head: bool = True
     title = "Positional attention"
+    kernels = ()
     reads_query = reads_key = False
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
@@ -88,6 +89,7 @@ class FactorisedPositional(Positional):
     """
 
     rank: Count = 8
+    kernels = ("pallas",)
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Returns u and w, initialised so that their products are as small as the initial table."""

@@ -31,8 +31,8 @@ import jax
 from analysis import measurements
 from analysis.tables import plain_markdown
 from attention.errors import UsageError, unknown
-from attention.kernels import pair_gpu
-from attention.kernels.pair_tile import Network
+from attention.kernels.mlp import gpu
+from attention.kernels.mlp.network import Network
 from benchmarks.compilers import described
 from train import cli
 from train.dry_run import topology
@@ -198,7 +198,7 @@ def contestants() -> Iterator[GpuCase]:
         network = Network(units, (True,) * (len(units) - 1), "relu")
         for dtype in ("float32", "bfloat16"):
             both = described.gradients(spec, "pallas")
-            yield GpuCase(spec, dtype, both, shapes, pair_gpu.ROWS * pair_gpu.columns_of(network), units[0])
+            yield GpuCase(spec, dtype, both, shapes, gpu.ROWS * gpu.columns_of(network), units[0])
     yield GpuCase(OF_JAX, "float16", _mosaic, (x, x, x), 64 * 128)
 
 

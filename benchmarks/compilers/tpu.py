@@ -26,10 +26,10 @@ from jax.experimental.pallas.ops.tpu import flash_attention as flash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-from attention.kernels import pair_tpu
-from attention.kernels.pair_tile import Network, PairPlan
-from attention.kernels.tpu.forms import STRIP
-from attention.kernels.tpu.tile import rows_together
+from attention.kernels.mlp import tpu
+from attention.kernels.mlp.network import Network, PairPlan
+from attention.kernels.mlp.strips import STRIP
+from attention.kernels.mlp.tile import rows_together
 from benchmarks.compilers import bundles, described
 from benchmarks.schedules import LENGTHS, NETWORKS, SHORT
 from train.dry_run import topology
@@ -75,7 +75,7 @@ def ours(spec: str) -> Contestant:
 
     def trips(kernel, tokens):
         network, turned = Network(NETWORKS[spec], (True,), "relu"), "backward" in kernel
-        block = pair_tpu.block_sizes(tokens, tokens, network)
+        block = tpu.block_sizes(tokens, tokens, network)
         plan = PairPlan(network, tokens, tokens, block, True, 0, False, 0.0, "tpu", True)
         return causal(tokens, *(block[::-1] if turned else block), turned, rows_together(plan, turned))
 

@@ -89,10 +89,10 @@ def driver() -> str:
 
 # Where what an implementation runs begins; what these import counts too, but for `SHARED`, which runs nothing itself.
 ROOTS = {
-    "xla": ("kernels.xla", "kernels.pairs"),
-    "chunked": ("kernels.chunked", "kernels.pairs"),
+    "xla": ("kernels.xla",),
+    "chunked": ("kernels.loops",),
     "cudnn": ("kernels.cudnn",),
-    "pallas": ("kernels.pair_pallas", "kernels.tpu.splash"),
+    "pallas": ("kernels.mlp", "kernels.fused", "kernels.splash"),
     "recurrence": ("recurrences.state", "recurrences.gated", "recurrences.selective", "recurrences.retention"),
 }
 SHARED = ("attention", "attention.errors", "attention.kernels.choose", "attention.operations", "attention.score")
@@ -118,7 +118,8 @@ def sources(implementation: str) -> set[Path]:
     """Finds the files that an implementation consists of: its own, and what they import of `attention`."""
     left, seen = [f"attention.{name}" for name in ROOTS[implementation]], set()
     while left:
-        path = measure.ROOT / f"{left.pop().replace('.', '/')}.py"
+        path = measure.ROOT / left.pop().replace(".", "/")
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         if path.is_file() and path not in seen:
             seen.add(path)
             left += [name for name in imported(path) if name.startswith("attention.") and name not in SHARED]

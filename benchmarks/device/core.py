@@ -30,10 +30,15 @@ MOST = 30e9  # bytes that a contestant may need
 JAX_NN, TOKAMAX = "jax.nn cuDNN", "tokamax Mosaic"
 # Contestants by how many shapes tell something about them.
 FIRST = tuple((spec, by) for spec in ("dot_product", "neural(dim=2)") for by in ("cudnn", "pallas", "chunked"))
+FUSED = ("alibi", "soft_cap", "relative")  # functions of a pair that have no kernel by hand
 STATES = ("gated_delta", "kimi_delta", "gated_linear", "state_space", "retention", "delta")
 SECOND = (
     *(("dot_product", "xla"), ("additive", "pallas"), ("additive", "chunked"), ("gaussian", "cudnn")),
-    *(("alibi", "chunked"), ("soft_cap", "chunked"), *((spec, "chunked") for spec in STATES), ("linear", "chunked")),
+    *(
+        *((spec, by) for spec in FUSED for by in ("pallas", "chunked")),
+        *((spec, "chunked") for spec in STATES),
+        ("linear", "chunked"),
+    ),
 )
 DEAR = (("neural(dim=16)", "pallas"), ("neural(dim=16)", "chunked"), ("neural(dim=None)", "chunked"))
 

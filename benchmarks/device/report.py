@@ -193,6 +193,11 @@ def faster_on_gpu(record: dict[str, Any]) -> set[str]:
     return {spec for spec in NETWORKS if _is_right(record["rows"], spec) and _is_faster(record["rows"], spec)}
 
 
+def fused_pays_on_gpu(record: dict[str, Any]) -> bool:
+    """Tells whether `auto` takes the kernels of any function of a pair on a GPU: if all that were tried pass alike."""
+    return all(_is_right(record["rows"], spec) and _is_faster(record["rows"], spec) for spec in core.FUSED)
+
+
 def _is_right(rows: Rows, spec: str) -> bool:
     score = mechanism_of(spec).score
     checks = [check for check in right.checks() if check.implementation == "pallas" and check.mechanism.score == score]

@@ -41,7 +41,7 @@ TINY = (1, 7, 12)
 MASKS = ("full", "causal", "lengths", "causal lengths", "segments", "causal window", "dense", "causal segments")
 OF_STATES = MASKS[:4]  # which a recurrence honours, and an alignment
 BATCH, HEADS, WIDTH, RATE = 3, 4, 64, 0.2
-TIMES = {"cudnn": 3, "pallas": 3}  # fused kernels have more to get wrong
+TIMES = {"cudnn": 3, "pallas": 3, "fused": 2}  # kernels by hand have more to get wrong
 DEAR = ("neural(dim=16)", "neural(dim=None)")  # compile for a minute
 NETWORKS = (*DEAR, "neural", "additive")
 WIDE = (*DEAR, "additive")  # whose definition keeps many numbers a pair, so that 1,024 tokens would not fit
@@ -91,7 +91,7 @@ class Check:
     @property
     def kind(self) -> str:
         """The kind of implementation."""
-        return "recurrence" if isinstance(self.mechanism.score, Recurrence) else self.implementation
+        return "recurrence" if isinstance(self.mechanism.score, Recurrence) else _kind(self.spec, self.implementation)
 
 
 # A mask as an array where T mod 128 = 64: cuDNN gave NaN there (pytorch#196678).
@@ -120,16 +120,23 @@ def _cores(tiny: bool) -> Iterator[tuple[str, str, str]]:
         seen.add(core)
         for implementation in mechanism.score.implementations:
             if implementation != "reference":
-                times = 1 if tiny or spec in DEAR else TIMES.get(implementation, 1)
-                for dtype in _dtypes(implementation, number, tiny):
+                kind = _kind(spec, implementation)
+                times = 1 if tiny or spec in DEAR else TIMES.get(kind, 1)
+                for dtype in _dtypes(kind, number, tiny):
                     yield from [(spec, implementation, dtype)] * times
 
 
-def _dtypes(implementation: str, number: int, tiny: bool) -> tuple[str, ...]:
-    if implementation == "cudnn":
+def _kind(spec: str, implementation: str) -> str:
+    """Names the kind of implementation: `pallas` is by hand for the MLP on pairs, and `fused` for all else."""
+    return "fused" if implementation == "pallas" and spec not in NETWORKS else implementation
+
+
+def _dtypes(kind: str, number: int, tiny: bool) -> tuple[str, ...]:
+    if kind == "cudnn":
         return ("bfloat16",)
     both = ("float32", "bfloat16")
-    return (both[number % 2],) if tiny or implementation == "xla" else both  # XLA's own products need less checking
+    one = tiny or kind in ("xla", "fused")  # XLA's own products need less checking, and many scores share a kernel
+    return (both[number % 2],) if one else both
 
 
 def _choices(spec: str, implementation: str, dtype: str, tiny: bool) -> Iterator[Check]:
@@ -142,8 +149,7 @@ def _choices(spec: str, implementation: str, dtype: str, tiny: bool) -> Iterator
     lengths = TINY if tiny else [n for n in LENGTHS if n < 1024 or spec not in WIDE]
     if implementation == "cudnn":  # which drops nothing and wants even lengths
         lengths = [2 * math.ceil(n / 2) for n in lengths]
-    dots = implementation == "pallas" and spec not in NETWORKS
-    can_drop = not (isinstance(score, Recurrence) or implementation == "cudnn" or dots)
+    can_drop = not (isinstance(score, Recurrence) or implementation == "cudnn")
     can_group = score.reads_key and not isinstance(score, Recurrence)
     for length, mask, grouped, dropped in itertools.product(lengths[::-1], masks, (False, True), (False, True)):
         if (can_group or not grouped) and (can_drop or not dropped):
@@ -159,9 +165,8 @@ def _newest(choices: list[Check], tried: collections.Counter[Any]) -> Check:
 
 def pairs(check: Check) -> list[Any]:
     """Lists what a check covers: two factors at a time, of one kind of implementation."""
-    splash = check.kind == "pallas" and check.spec not in NETWORKS  # the kernels of dot products, on TPUs alone
     factors = (check.dtype, check.length, check.mask, f"grouped {check.grouped}", f"dropped {check.dropped}")
-    return [("splash" if splash else check.kind, *pair) for pair in itertools.combinations(factors, 2)]
+    return [(check.kind, *pair) for pair in itertools.combinations(factors, 2)]
 
 
 def items(tiny: bool) -> list[Item]:

@@ -8,7 +8,8 @@ import pytest
 
 from attention import Mask, UnsupportedError, UsageError
 from attention.dropout import keep, seed_of
-from attention.kernels import plan
+from attention.kernels import loops
+from attention.kernels.loops import plan
 from tests.attention.cases import (
     ALL,
     CASES,
@@ -96,7 +97,7 @@ def test_every_weight_and_input_counts(name):
     ("name", "implementation"), once([pair for pair in FAST if pair[1] == "chunked" and not CASES[pair[0]].fixed], ONE)
 )
 def test_lengths_that_are_no_multiple_of_a_block(monkeypatch, name, implementation):
-    monkeypatch.setattr(plan, "rule", lambda call, units: plan.Tiling(64, 48))
+    monkeypatch.setattr(loops, "rule", lambda call, units: plan.Tiling(64, 48))
     arrays, weights = inputs(130, 130, batch=(1,)), CASES[name].weights()
     mask = Mask(causal=True, key_lengths=jnp.array([101]))
     found, expected = (outcome(name, which, arrays, weights, mask) for which in (implementation, "xla"))

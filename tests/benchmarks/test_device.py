@@ -18,7 +18,7 @@ import pytest
 import attention
 from attention import mesh
 from attention.errors import UsageError
-from attention.kernels import choose, pair_pallas
+from attention.kernels import choose, loops, mlp
 from benchmarks.device import __main__ as program
 from benchmarks.device import about, core, listing, processes, record, report, right, timing, worker
 from benchmarks.device.items import GROUPS, Item
@@ -29,20 +29,20 @@ H100 = types.SimpleNamespace(platform="cuda", compute_capability="9.0")
 RESULT = ROOT / "benchmarks/results/device_h100.json"
 
 
-def test_checks_cover_each_kind_of_implementation_in_at_most_120_programs_of_a_gpu():
+def test_checks_cover_each_kind_of_implementation_in_at_most_160_programs_of_a_gpu():
     checks = right.checks()
-    on_gpu = [c for c in checks if not (c.implementation == "pallas" and c.spec not in right.NETWORKS)]
-    assert len(on_gpu) <= 120
-    for implementation, least in {"xla": 30, "chunked": 50, "cudnn": 20, "pallas": 14}.items():
-        of_it = [c for c in on_gpu if c.implementation == implementation]
-        masks = set(right.MASKS) - ({"dense"} if implementation == "pallas" else set())
+    assert len(checks) <= 160
+    for implementation, least in {"xla": 30, "chunked": 50, "cudnn": 20, "pallas": 14, "fused": 24}.items():
+        of_it = [c for c in checks if implementation in (c.kind, c.implementation)]
+        of_it = [c for c in of_it if implementation == "fused" or c.kind != "fused"]
+        masks = set(right.MASKS) - ({"dense"} if implementation in ("pallas", "fused") else set())
         lengths = {n + n % 2 for n in right.LENGTHS} if implementation == "cudnn" else set(right.LENGTHS)
         assert len(of_it) >= least
         assert {c.mask for c in of_it} == masks
         assert {c.length for c in of_it} == lengths
         assert {c.grouped for c in of_it} == {True, False}
         assert {c.dropped for c in of_it} == ({False} if implementation == "cudnn" else {True, False})
-    spelt = {c.length for c in on_gpu if c.implementation == "cudnn" and c.mask == "dense"}
+    spelt = {c.length for c in checks if c.implementation == "cudnn" and c.mask == "dense"}
     assert spelt >= {64, 192}  # T mod 128 = 64
     assert all(check.spec in right.DEAR for check in checks[-8:])
 
@@ -55,13 +55,13 @@ def test_every_mechanism_is_checked_in_every_implementation():
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("implementation", ["xla", "chunked", "pallas"])
+@pytest.mark.parametrize("implementation", ["xla", "chunked", "pallas", "fused"])
 def test_a_gpu_takes_what_is_checked_on_it(implementation):
     for check in right.checks():
         network = check.spec in right.NETWORKS and check.spec != "neural(dim=None)"  # too large for its kernel
-        if check.implementation == implementation and (implementation != "pallas" or network):
+        if check.kind == implementation and (implementation != "pallas" or network):
             with mesh.compiled_for(H100):
-                jax.eval_shape(right.program(check, implementation, check.dtype), *right.arguments(check))
+                jax.eval_shape(right.program(check, check.implementation, check.dtype), *right.arguments(check))
 
 
 CHECK = right.Check("dot_product", "xla", "float32", 7, "causal lengths", grouped=True, dropped=True)
@@ -90,8 +90,8 @@ def test_what_is_right_is_found_right():
 
 @pytest.mark.parametrize("factor", [1.001, np.nan])
 def test_what_is_wrong_is_found_wrong(monkeypatch, factor):
-    product = choose.xla.dot
-    monkeypatch.setattr(choose.xla, "dot", lambda call: (product(call)[0] * factor, None))
+    product = choose.xla.attend
+    monkeypatch.setattr(choose.xla, "attend", lambda call: (product(call)[0] * factor, None))
     row = row_of()
     assert right.is_wrong(row)
     assert report.state(row) == "wrong"
@@ -355,11 +355,20 @@ def test_auto_takes_a_kernel_that_a_record_shows_to_be_right_and_faster():
     assert report.faster_on_gpu({"rows": {}}) == set()
 
 
+def test_auto_takes_any_pair_fused_once_all_that_were_tried_are_right_and_faster():
+    rows = {}
+    for spec in core.FUSED:
+        assert not report.fused_pays_on_gpu({"rows": rows})
+        rows |= contest(spec, "pallas", 1.0) | contest(spec, "chunked", 2.0) | checked(spec)
+    assert report.fused_pays_on_gpu({"rows": rows})
+
+
 def units(spec):
     """Of a pairwise score's layers, for heads of 64."""
     score = right.mechanism_of(spec).score
     weights = attention.init(score, jax.random.key(0), 2, 64, length=8)
-    network = score.as_network(weights)
+    x = jax.numpy.zeros((1, 8, 2, 64))
+    network = score.form(weights, x, x)
     first, *rest = *(kernel for kernel, _ in network.layers), network.vector
     return first.shape[-2 if rest else -1], *(kernel.shape[-1] for kernel, _ in network.layers)
 
@@ -367,13 +376,14 @@ def units(spec):
 def test_auto_on_gpus_is_what_the_record_says():
     found = record.read(RESULT) if RESULT.exists() else {"rows": {}}
     assert {units(spec) for spec in report.faster_on_gpu(found)} == choose.FASTER_ON_GPU
+    assert report.fused_pays_on_gpu(found) == choose.FUSED_ON_GPU
 
 
 @pytest.mark.parametrize("measured", [True, False])
 def test_auto_on_a_gpu_takes_the_kernel_where_it_was_measured(monkeypatch, measured):
     monkeypatch.setattr(choose, "FASTER_ON_GPU", frozenset({(2, 1)} if measured else ()))
     taken = []
-    monkeypatch.setattr(pair_pallas, "pair", lambda call: taken.append(call) or choose.chunked.attend(call))
+    monkeypatch.setattr(mlp, "attend", lambda call: taken.append(call) or loops.attend(call))
     check = dataclasses.replace(CHECK, spec="neural", mask="causal")
     with mesh.compiled_for(H100):
         jax.eval_shape(right.program(check, "auto", "float32"), *right.arguments(check))
@@ -393,7 +403,7 @@ def test_rows_of_an_earlier_kernel_are_listed():
 
 def test_what_a_kernel_imports_belongs_to_its_sources():
     names = {path.relative_to(ROOT / "attention").as_posix() for path in about.sources("pallas")}
-    assert names >= {"kernels/pair_gpu.py", "kernels/gpu/layers.py", "kernels/pair_tile.py", "dropout.py", "mask.py"}
+    assert names >= {"kernels/mlp/gpu.py", "kernels/mlp/layers.py", "kernels/fused/planes.py", "dropout.py", "mask.py"}
     assert "kernels/choose.py" not in names  # which a record changes
     assert len({about.digest(name) for name in (*about.ROOTS, "auto")}) == len(about.ROOTS) + 1
 

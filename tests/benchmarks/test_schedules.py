@@ -9,8 +9,7 @@ import pytest
 
 import attention
 from attention import Mask, mesh
-from attention.kernels import chunked, pair_pallas, xla
-from attention.kernels.tpu import splash
+from attention.kernels import loops, mlp, splash, xla
 from benchmarks import schedules
 from benchmarks.compilers import bundles, gpu
 from tests.conftest import ROOT
@@ -74,9 +73,9 @@ STAYS = {("v6e", "neural(dim=None)", 16384): "pallas"}
 def test_auto_takes_on_a_tpu_what_is_predicted_to_need_fewest_cycles(result, monkeypatch):
     taken = []
     served = {
-        "pallas": ((splash, "attend"), (pair_pallas, "pair")),
-        "xla": ((xla, "dot"),),
-        "chunked": ((chunked, "attend"),),
+        "pallas": ((splash, "attend"), (mlp, "attend")),
+        "xla": ((xla, "attend"),),
+        "chunked": ((loops, "attend"),),
     }
     for name, functions in served.items():
         for module, function in functions:

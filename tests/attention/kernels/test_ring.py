@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from attention.kernels.chunked import DotScore
-from attention.kernels.plan import TilePlan, Tiling
+from attention.kernels.loops.plan import TilePlan, Tiling
+from attention.kernels.loops.scores import DotScore
 from attention.kernels.ring import visits
 from attention.normaliser import SOFTMAX
 

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from attention import Mask, UnsupportedError, dot_product_attention, gaussian_attention, mesh
-from attention.kernels import choose
-from attention.kernels.tpu import splash
+from attention.kernels import choose, fused, splash
 from tests.sizes import more
 
 LENGTHS = jnp.array([150, 0])
@@ -103,10 +102,11 @@ def on_devices():
         (r"multiples of 128 queries and keys, not \(64, 128\)", {"implementation": "pallas(64, 128)"}),
     ],
 )
-def test_what_it_cannot_do_is_a_sentence(reason, options):
+def test_what_it_cannot_do_is_a_sentence(monkeypatch, reason, options):
+    monkeypatch.setattr(fused, "why_not", lambda call: "it is not asked for")
     query, key, value = arrays()
     given = {"value": value, "implementation": "pallas"} | options
-    with pytest.raises(UnsupportedError, match=rf"'pallas' cannot do this call: .*{reason}.*; use 'xla' or 'auto'"):
+    with pytest.raises(UnsupportedError, match=rf"'pallas' cannot do this call: .*{reason}.*; use 'chunked' or 'auto'"):
         dot_product_attention(query, key, **given)
 
 
@@ -131,8 +131,9 @@ def test_every_kernel_lowers_for_a_tpu(mask, tokens, kernels):
     assert program.mlir_module().count("stablehlo.custom_call @tpu_custom_call(") == kernels
 
 
-def test_scores_too_sharp_to_round_are_refused():
+def test_scores_too_sharp_to_round_are_refused(monkeypatch):
     """σ = 0.05 scales by 400, and one rounding more would move scores by more than 1."""
+    monkeypatch.setattr(fused, "why_not", lambda call: "it is not asked for")
     query, key, value = (x.astype(jnp.bfloat16) for x in arrays(256, 256))
     options = {"mask": Mask(causal=True), "implementation": "pallas"}
     with pytest.raises(UnsupportedError, match="times 400 would round scores that are this sharp"):
@@ -145,7 +146,7 @@ def test_scores_too_sharp_to_round_are_refused():
 )
 def test_auto_takes_it_on_a_tpu_for_long_sequences(monkeypatch, tokens, options, taken):
     asked = []
-    monkeypatch.setattr(splash, "attend", lambda call: asked.append(call) or choose.xla.dot(call))
+    monkeypatch.setattr(splash, "attend", lambda call: asked.append(call) or choose.xla.attend(call))
     attend = lambda *given: dot_product_attention(*given, **options)  # noqa: E731
     with mesh.compiled_for(types.SimpleNamespace(platform="tpu")):
         jax.eval_shape(attend, *arrays(tokens, tokens))

@@ -6,8 +6,10 @@ import jax.numpy as jnp
 import pytest
 
 from attention import Mask, UnsupportedError, UsageError, dot_product_attention
-from attention.kernels import plan
-from attention.kernels.call import DotCall, parse_implementation
+from attention.forms import Dot
+from attention.kernels import loops
+from attention.kernels.call import Call, parse_implementation
+from attention.kernels.loops import plan
 from tests.attention.test_contract import CASES, inputs, outcome, run
 from tests.sizes import more, once
 
@@ -24,7 +26,7 @@ def test_any_sizes_compute_the_same(x64, name, sizes):
 def test_the_backward_pass_may_have_other_sizes(x64, monkeypatch, name):
     weights, mask = CASES[name].weights(), Mask(causal=True, window=5)
     options = {"dropout_rate": 0.31, "dropout_key": jax.random.key(3)}  # a rate for which no test compiles other sizes
-    monkeypatch.setattr(plan, "rule", lambda call, units: plan.Tiling(3, 2, backward=(2, 4)))
+    monkeypatch.setattr(loops, "rule", lambda call, units: plan.Tiling(3, 2, backward=(2, 4)))
     tiled, whole = (outcome(name, which, inputs(), weights, mask, **options) for which in ("chunked", "xla"))
     chex.assert_trees_all_close(tiled, whole, rtol=0, atol=1e-10)
 
@@ -33,7 +35,7 @@ def rule(length, heads=8, mask=None, block=None):
     array = jnp.zeros((1, length, heads, 4))
     fields = {"scores_shape": (1, heads, length, length), "value": array, "bias": None, "dropout_rate": 0.0}
     fields |= {"dropout_seed": None, "return_weights": False, "mask": mask or Mask(), "block": block}
-    return plan.rule(DotCall(query=array, key=array, scale=1.0, **fields), 1)
+    return plan.rule(Call(form=Dot(array, array, 1.0), **fields), 1)
 
 
 @pytest.mark.parametrize(

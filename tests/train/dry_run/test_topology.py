@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attention import UsageError, mesh
-from attention.kernels import pair_pallas
+from attention.kernels import mlp
 from tests.sizes import more
 from train import main
 from train.dry_run import chips, collectives, fitting, topology
@@ -79,11 +79,11 @@ def test_the_gpu_compiler_is_that_which_is_here_or_goes_with_jax(jax_version, th
 
 def test_kernels_are_chosen_for_what_is_compiled_for():
     with mesh.compiled_for(SimpleNamespace(platform="tpu")):
-        assert (mesh.platform(), pair_pallas.platform_here(), mesh.described()) == ("tpu", "tpu", True)
+        assert (mesh.platform(), mlp.platform_here(), mesh.described()) == ("tpu", "tpu", True)
     with mesh.compiled_for(SimpleNamespace(platform="cuda", compute_capability="9.0")):
-        assert (mesh.platform(), pair_pallas.platform_here()) == ("gpu", "gpu")
+        assert (mesh.platform(), mlp.platform_here()) == ("gpu", "gpu")
     with mesh.compiled_for(SimpleNamespace(platform="cuda", compute_capability="8.0")):
-        assert pair_pallas.platform_here() == ""
+        assert mlp.platform_here() == ""
     assert (mesh.platform(), mesh.described()) == (jax.default_backend(), False)
 
 

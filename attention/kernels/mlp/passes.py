@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from attention.kernels.tpu.forms import STRIP, dot, form_of
-from attention.kernels.tpu.tile import TpuTile, names_of
+from attention.kernels.mlp.strips import STRIP, dot, form_of
+from attention.kernels.mlp.tile import TpuTile, names_of
 
 
 def forward_kernel(tile: TpuTile, visible: Any, at: tuple[Any, Any]) -> None:

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from attention.kernels.pair_tile import PairPlan, kept
-from attention.kernels.tpu.forms import STRIP, ByUnits, Stacked, form_of
+from attention.kernels.mlp.network import PairPlan, kept
+from attention.kernels.mlp.strips import STRIP, ByUnits, Stacked, form_of
 from attention.mask import near
 
 LANES = 128

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.activations import ACTIVATIONS
-from attention.kernels.pair_tile import Network, PairPlan, Weights, unit_scores
+from attention.kernels.mlp.network import Network, PairPlan, Weights, unit_scores
 
 STRIP = 8  # rows of a strip, as many as a TPU's register has
 FEW = 32  # the most weights that are spread one by one

@@ -1,8 +1,4 @@
-"""`implementation='chunked'`: tiles of queries and keys, a few sequences at a time.
-
-Scores stay in the cache, and the whole array `(B, N, T, S)` is never stored. Dot products and the MLP on pairs have
-scores of tiles written by hand; those of all other functions of a pair are in `pairs`.
-"""
+"""The scores of a tile: dot products, the MLP on pairs in two layouts, and any function of a pair."""
 
 import dataclasses
 import functools
@@ -13,52 +9,41 @@ import jax
 import jax.numpy as jnp
 
 from attention.activations import ACTIVATIONS
-from attention.errors import UnsupportedError
-from attention.kernels import pairs, plan, tiles
-from attention.kernels.call import Call, DotCall, PairCall, ScoreCall
-from attention.kernels.plan import TileAt, TileScore, Weights
-from attention.kernels.reference import precise, score_dtype
-from attention.parameters import Sizes
+from attention.forms import MLP, Dot
+from attention.kernels import pairs
+from attention.kernels.arrays import precise, score_dtype
+from attention.kernels.call import Call
+from attention.kernels.loops.plan import TileAt, TileScore, Weights, product
+from attention.parameters import Params, Sizes
 
 # Layers up to these sizes are computed unit by unit. Compared with matrix products, hidden layers of (2, 1) and (4, 4)
 # were 1.5 to 3 times as fast, and (16, 8) and one layer of 64 half as fast.
 NARROW_WEIGHTS, NARROW_UNITS = 32, 8
 
 
-def attend(call: DotCall | PairCall | ScoreCall) -> tuple[jax.Array, None]:
-    """Returns the output `(*B, T, N, V)`, without weights.
-
-    Raises:
-      UnsupportedError: `tiles.why_not` has a reason.
-    """
-    if reason := tiles.why_not(call):
-        raise UnsupportedError(f"implementation='chunked' cannot do this call: {reason}; use 'xla' or 'auto'.")
-    weights, score, units = of_tiles(call)
-    return tiles.attend_in_tiles(call, weights, score, plan.rule(call, units)), None
-
-
 def of_tiles(call: Call) -> tuple[Weights, TileScore, int]:
     """Returns the weights, the score of a tile, and the numbers for each pair in the widest layer."""
     normaliser = {name: call.params[name] for name in call.normaliser.parameters(Sizes(1, 1, 1, 1))}
-    if isinstance(call, DotCall):
-        return Weights((), (), normaliser), DotScore(call.scale, call.precision), 1
-    if isinstance(call, PairCall):
-        score = (NarrowScore if is_narrow(call) else WideScore)(call.activation, per_head=call.vector.ndim == 2)
-        return Weights((call.layers, call.vector), (), normaliser), score, widest(call)
+    form = call.form
+    if isinstance(form, Dot):
+        return Weights((), (), normaliser), DotScore(form.scale, form.precision), 1
+    if isinstance(form, MLP):
+        score = (NarrowScore if is_narrow(call) else WideScore)(form.activation, per_head=form.vector.ndim == 2)
+        return Weights((form.layers, form.vector), (), normaliser), score, widest(call)
     shared, own, tables = pairs.split_params(call)
     shared = {name: x for name, x in shared.items() if name not in normaliser}
-    score = pairs.PairTiles(call.score, call.scores_shape[-3], call.depth)
+    score = PairTiles(call.score, call.scores_shape[-3], call.depth)
     return Weights((shared, own), tables, normaliser), score, pairs.widest(call)
 
 
-def widest(call: PairCall) -> int:
+def widest(call: Call) -> int:
     """Returns the number of units in the widest layer."""
-    return max(call.query.shape[-1], *(kernel.shape[-1] for kernel, _ in call.layers), 1)
+    return max(call.query.shape[-1], *(kernel.shape[-1] for kernel, _ in call.form.layers), 1)
 
 
-def is_narrow(call: PairCall) -> bool:
+def is_narrow(call: Call) -> bool:
     """Returns whether the layers have so few units and weights that they are computed unit by unit."""
-    products = [kernel.shape[-2] * kernel.shape[-1] for kernel, _ in call.layers]
+    products = [kernel.shape[-2] * kernel.shape[-1] for kernel, _ in call.form.layers]
     return widest(call) <= NARROW_UNITS and max(products, default=0) <= NARROW_WEIGHTS
 
 
@@ -99,7 +84,7 @@ class DotScore(TileScore):
         return self(rows, columns, weights, at), pull
 
     def _product(self, equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
-        return plan.product(equation, x, y, self.precision)
+        return product(equation, x, y, self.precision)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,3 +167,43 @@ def _times_backward(residuals: tuple[jax.Array, jax.Array], gradient: jax.Array)
 
 
 _times.defvjp(_times_forward, _times_backward)
+
+
+@dataclasses.dataclass(frozen=True)
+class PairTiles(TileScore):
+    """The scores of a tile by `pair`, and their gradient by `jax.vjp`.
+
+    Attributes:
+      score: The score.
+      heads: N.
+      depth: The number of layers.
+    """
+
+    score: Any
+    heads: int
+    depth: int
+
+    def __call__(self, rows: Any, columns: Any, weights: tuple[Params, Params], at: TileAt) -> jax.Array:
+        """Returns scores `(b, K, G·R, C)` of queries `(b, K, G·R, …)` and keys `(b, K, C, …)`."""
+        shared, own = weights
+        size, groups = at.shape
+        together = self.heads // groups
+        queries = jax.tree.map(lambda x: x.reshape(*x.shape[:2], together, -1, *x.shape[3:]), rows)
+        by_group = lambda x: x.reshape(groups, together, *x.shape[1:])  # noqa: E731
+        axes = {name: 0 if len(x) > 1 else None for name, x in at.tables.items()}
+        tables = {name: by_group(x) if len(x) > 1 else x[0] for name, x in at.tables.items()}
+        place = self.heads, at.layer, self.depth
+        of_head = functools.partial(pairs.of_head, self.score, place, shared, at.queries, at.keys)
+        of_groups = jax.vmap(jax.vmap(of_head, (0, None, 0, axes, 0)), (0, 0, 0, axes, 0))
+        of_batch = jax.vmap(of_groups, (0, 0, None, None, None), axis_size=size)
+        heads = by_group(jnp.arange(self.heads))
+        scores = precise(of_batch(queries, columns, jax.tree.map(by_group, own), tables, heads))
+        return scores.reshape(size, groups, -1, scores.shape[-1])
+
+    def vjp(self, rows: Any, columns: Any, weights: Any, at: TileAt) -> tuple[jax.Array, Callable]:
+        """Returns the scores of keys as rows and queries as columns, and their pullback."""
+
+        def turned(keys, queries, weights, tables):
+            return self(queries, keys, weights, at._replace(tables=tables)).swapaxes(2, 3)
+
+        return jax.vjp(turned, rows, columns, weights, at.tables)

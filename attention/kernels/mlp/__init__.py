@@ -1,11 +1,12 @@
-"""`implementation='pallas'` of the pairwise family: tiles of queries and keys with an online softmax, in Pallas.
+"""`implementation='pallas'` of the MLP on pairs: tiles of queries and keys with an online softmax, in Pallas.
 
 No array over queries × keys is stored but the gradient of a bias. The backward pass keeps the output and each row's
 log-sum-exp and recomputes scores, weights and dropout bits tile by tile, once for the queries' side and once for the
 keys' side (FlashAttention-2: Dao 2023). Tiles that causality, a window or key lengths exclude are skipped. TPUs run the
-kernels of `pair_tpu`, Hopper GPUs those of `pair_gpu`; on a CPU the kernels of `pair_tpu` are interpreted.
+kernels of `tpu`, Hopper GPUs those of `gpu`; on a CPU the kernels of `tpu` are interpreted.
 """
 
+import dataclasses
 import functools
 import math
 
@@ -14,16 +15,18 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from attention import mesh
-from attention.errors import UnsupportedError
-from attention.kernels.call import PairCall
-from attention.kernels.pair_tile import Fixed, Network, Operands, PairPlan
-from attention.kernels.reference import precise
+from attention.forms import MLP
+from attention.kernels.arrays import precise, spread_heads
+from attention.kernels.call import Call
+from attention.kernels.mlp.network import Fixed, Network, Operands, PairPlan
 from attention.mesh import BATCH, HEADS, devices, free_axes
 from attention.normaliser import SOFTMAX
 
 
-def why_not(call: PairCall, platform: str = "") -> str:
+def why_not(call: Call, platform: str = "") -> str:
     """Returns the reasons why the platform, or this machine, does not support the call; '' if it does."""
+    if not isinstance(call.form, MLP):
+        return "its scores are those of an MLP on pairs"
     platform = platform or platform_here()
     batch, heads = math.prod(call.scores_shape[:-3]), call.scores_shape[-3]
     over_batch, over_heads = devices(*BATCH), devices(*HEADS)
@@ -40,12 +43,12 @@ def why_not(call: PairCall, platform: str = "") -> str:
     return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
-def _reasons_of_a_tpu(call: PairCall) -> dict[str, bool]:
+def _reasons_of_a_tpu(call: Call) -> dict[str, bool]:
     block = call.block or (128, 128)
     return {f"its tiles are multiples of 128 queries and keys, not {block}": bool(block[0] % 128 or block[1] % 128)}
 
 
-def _reasons_of_a_gpu(call: PairCall) -> dict[str, bool]:
+def _reasons_of_a_gpu(call: Call) -> dict[str, bool]:
     kernels, network = _kernels("gpu"), _network(call)
     return {
         "on a GPU it adds no bias": call.bias is not None,
@@ -67,19 +70,16 @@ def platform_here() -> str:
     return {"cpu": "interpret", "tpu": "tpu"}.get(backend, "")
 
 
-def pair(call: PairCall, block: tuple[int, int] | None = None, platform: str = "") -> tuple[jax.Array, None]:
-    """Returns the output `(*B, T, N, V)`, without weights.
+def attend(call: Call, block: tuple[int, int] | None = None, platform: str = "") -> tuple[jax.Array, None]:
+    """Computes the output `(*B, T, N, V)`, without weights, of a call for which `why_not` has no reason.
 
     Args:
       call: The call.
       block: Queries and keys of a tile; by default the rule's. On a GPU they are fixed.
       platform: `tpu`, `gpu` or `interpret`; by default this machine's.
-
-    Raises:
-      UnsupportedError: `why_not` has a reason.
     """
-    if reason := why_not(call, platform):
-        raise UnsupportedError(f"implementation='pallas' cannot do this call: {reason}; use 'chunked' or 'auto'.")
+    heads = call.scores_shape[-3]
+    call = dataclasses.replace(call, key=spread_heads(call.key, heads), value=spread_heads(call.value, heads))
     platform = platform or platform_here()
     kernels = _kernels(platform)
     block = block or call.block or kernels.block_sizes(*call.scores_shape[-2:], _network(call))
@@ -89,12 +89,16 @@ def pair(call: PairCall, block: tuple[int, int] | None = None, platform: str = "
     return out.reshape(*call.scores_shape[:-3], *out.shape[1:]), None
 
 
-def _network(call: PairCall) -> Network:
-    units = (call.query.shape[-1], *(kernel.shape[-1] for kernel, _ in call.layers))
-    return Network(units, tuple(bias is not None for _, bias in call.layers), call.activation)
+def units(call: Call) -> tuple[int, ...]:
+    """Gives the units of each layer."""
+    return (call.query.shape[-1], *(kernel.shape[-1] for kernel, _ in call.form.layers))
 
 
-def _plan(call: PairCall, block: tuple[int, int], platform: str) -> PairPlan:
+def _network(call: Call) -> Network:
+    return Network(units(call), tuple(bias is not None for _, bias in call.form.layers), call.form.activation)
+
+
+def _plan(call: Call, block: tuple[int, int], platform: str) -> PairPlan:
     queries, keys = call.scores_shape[-2:]
     return PairPlan(
         network=_network(call),
@@ -110,10 +114,10 @@ def _plan(call: PairCall, block: tuple[int, int], platform: str) -> PairPlan:
     )
 
 
-def _operands(call: PairCall, plan: PairPlan) -> Operands:
-    per_head = call.vector.ndim == 2
-    layers = [x for kernel, bias in call.layers for x in (kernel.mT, None if bias is None else bias[..., None])]
-    weights = [precise(x) for x in (*layers, call.vector[..., None]) if x is not None]
+def _operands(call: Call, plan: PairPlan) -> Operands:
+    per_head = call.form.vector.ndim == 2
+    layers = [x for kernel, bias in call.form.layers for x in (kernel.mT, None if bias is None else bias[..., None])]
+    weights = [precise(x) for x in (*layers, call.form.vector[..., None]) if x is not None]
     query, key, value = (x.reshape(-1, *x.shape[-3:]).swapaxes(1, 2) for x in (call.query, call.key, call.value))
     return Operands(
         query=_padded(precise(query), plan, {-2: 0}),
@@ -124,7 +128,7 @@ def _operands(call: PairCall, plan: PairPlan) -> Operands:
     )
 
 
-def _fixed(call: PairCall, plan: PairPlan) -> Fixed:
+def _fixed(call: Call, plan: PairPlan) -> Fixed:
     mask, (batch, heads) = call.mask, (math.prod(call.scores_shape[:-3]), call.scores_shape[-3])
     lengths = jnp.full(batch, plan.keys) if mask.key_lengths is None else call.flat(mask.key_lengths, 0)
     segments = [None, None]
@@ -159,9 +163,9 @@ def _attend(plan: PairPlan, operands: Operands, fixed: Fixed) -> jax.Array:
 def _kernels(platform: str):
     """Returns the module of the platform's kernels. Pallas takes longer to import than JAX, so it waits for a use."""
     if platform == "gpu":
-        from attention.kernels import pair_gpu as kernels
+        from attention.kernels.mlp import gpu as kernels
     else:
-        from attention.kernels import pair_tpu as kernels
+        from attention.kernels.mlp import tpu as kernels
     return kernels
 
 

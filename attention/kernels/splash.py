@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from attention import mesh
-from attention.errors import UnsupportedError
-from attention.kernels.call import DotCall
-from attention.kernels.plan import even
+from attention.forms import Dot
+from attention.kernels.call import Call
+from attention.kernels.loops.plan import even
 from attention.mesh import BATCH, CONTEXT, HEADS, devices, free_axes
 from attention.normaliser import SOFTMAX
 
@@ -28,25 +28,27 @@ MOST_PARTS = 8
 FEWEST = 256
 
 
-def why_not(call: DotCall) -> str:
+def why_not(call: Call) -> str:
     """Returns the reasons why the kernel does not support the call, as part of a sentence; '' if it does."""
+    if not isinstance(form := call.form, Dot):
+        return "its scores are dot products"
     platform, mask = mesh.platform(), call.mask
     queries, keys = call.scores_shape[-2:]
-    batch, kv_heads = math.prod(call.scores_shape[:-3]), call.key.shape[-2]
+    batch, kv_heads = math.prod(call.scores_shape[:-3]), form.key.shape[-2]
     over_batch, over_heads = devices(*BATCH), devices(*HEADS)
-    odd = {str(x.dtype) for x in (call.query, call.key, call.value)} - {"float32", "bfloat16"}
+    odd = {str(x.dtype) for x in (form.query, form.key, call.value)} - {"float32", "bfloat16"}
     near = mask.causal or mask.window > 0
-    sharp = call.scale > 1 and math.frexp(call.scale)[0] != 0.5 and call.query.dtype == jnp.bfloat16
+    sharp = form.scale > 1 and math.frexp(form.scale)[0] != 0.5 and form.query.dtype == jnp.bfloat16
     reasons = {
-        "it has no queries, keys, heads, sequences or values": 0 in (*call.scores_shape, *call.value.shape),
-        f"bfloat16 queries times {call.scale:g} would round scores that are this sharp": sharp,
+        "it has no queries, keys, heads, sequences or values": call.is_empty,
+        f"bfloat16 queries times {form.scale:g} would round scores that are this sharp": sharp,
         f"its dot products need a TPU and this is {platform}": platform == "gpu",
         "its weights are those of the softmax": call.normaliser != SOFTMAX,
-        "it adds no bias": call.bias is not None,
+        "it adds no bias": call.whole_bias is not None,
         "it takes no dense mask": mask.dense is not None,
         "it drops no attention weights": call.dropout_rate > 0,
         "it returns no weights": call.return_weights,
-        "it has no choice of precision": call.precision is not None,
+        "it has no choice of precision": form.precision is not None,
         f"it holds float32 or bfloat16, not {' and '.join(sorted(odd))}": bool(odd),
         "causality and windows need as many queries as keys, at the same positions": near
         and not mask.in_step(queries, keys),
@@ -59,24 +61,19 @@ def why_not(call: DotCall) -> str:
     return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
-def attend(call: DotCall) -> tuple[jax.Array, None]:
-    """Returns the output `(*B, T, N, V)`, without weights.
-
-    Raises:
-      UnsupportedError: `why_not` has a reason.
-    """
-    if reason := why_not(call):
-        raise UnsupportedError(f"implementation='pallas' cannot do this call: {reason}; use 'xla' or 'auto'.")
+def attend(call: Call) -> tuple[jax.Array, None]:
+    """Computes the output `(*B, T, N, V)`, without weights, of a call for which `why_not` has no reason."""
+    form = call.form
     queries, keys = call.scores_shape[-2:]
     block = call.block or tuple(even(size, LARGEST, LANES) for size in (queries, keys))
-    kind = jnp.result_type(call.query, call.key, call.value)
+    kind = jnp.result_type(form.query, form.key, call.value)
     query, key, value = (
         _whole_tiles(x.astype(kind).reshape(-1, *x.shape[-3:]).swapaxes(1, 2), size)
-        for x, size in ((call.query * call.scale, block[0]), (call.key, block[1]), (call.value, block[1]))
+        for x, size in ((form.query * form.scale, block[0]), (form.key, block[1]), (call.value, block[1]))
     )
     run = functools.partial(_on_a_device, block, call.mask.causal, call.mask.window)
     out = _on_mesh(run, query, key, value, _segments(call, query.shape[-2], key.shape[-2]))
-    out = out.swapaxes(1, 2)[:, :queries].reshape(*call.query.shape[:-1], -1)
+    out = out.swapaxes(1, 2)[:, :queries].reshape(*form.query.shape[:-1], -1)
     return _without_blind(call, out), None
 
 
@@ -84,7 +81,7 @@ def _whole_tiles(x: jax.Array, size: int) -> jax.Array:
     return jnp.pad(x, ((0, 0), (0, 0), (0, -x.shape[-2] % size), (0, 0)))
 
 
-def _segments(call: DotCall, queries: int, keys: int) -> tuple[jax.Array, jax.Array] | None:
+def _segments(call: Call, queries: int, keys: int) -> tuple[jax.Array, jax.Array] | None:
     """Returns the segments of queries `(B, T')` and keys `(B, S')`, padding in its own; None if all are one."""
     mask, (real_queries, real_keys) = call.mask, call.scores_shape[-2:]
     padded = keys > real_keys and not mask.causal  # causality hides padding, which comes last
@@ -102,7 +99,7 @@ def _segments(call: DotCall, queries: int, keys: int) -> tuple[jax.Array, jax.Ar
     return rows, jnp.pad(columns, ((0, 0), (0, keys - real_keys)), constant_values=jnp.iinfo(jnp.int32).min)
 
 
-def _without_blind(call: DotCall, out: jax.Array) -> jax.Array:
+def _without_blind(call: Call, out: jax.Array) -> jax.Array:
     """Sets the output of queries that see no key to zero; the kernel gives them the mean of some values."""
     if not {"key_lengths", "segments"} & call.mask.parts():
         return out

@@ -24,8 +24,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from attention.kernels.gpu.layers import Layers
-from attention.kernels.pair_tile import (
+from attention.kernels.mlp.layers import Layers
+from attention.kernels.mlp.network import (
     Fixed,
     Network,
     Operands,

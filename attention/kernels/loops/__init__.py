@@ -1,4 +1,4 @@
-"""Attention in tiles of queries and keys, with any score: no array over all pairs is stored.
+"""`implementation='chunked'`: loops over tiles of queries and keys, by XLA; no array over all pairs is stored.
 
 The forward pass runs over blocks of keys with an online softmax (Milakov & Gimelshein 2018). The backward pass keeps
 the output and the log-sum-exp of each row, and computes scores and dropout bits again (as FlashAttention does: Dao et
@@ -15,22 +15,26 @@ import jax
 import jax.numpy as jnp
 
 from attention.dropout import row_words
-from attention.kernels.block import TiledSequences
+from attention.forms import MLP, Dot
+from attention.kernels.arrays import spread_heads
 from attention.kernels.call import Call
-from attention.kernels.plan import Rules, Tensors, TilePlan, TileScore, Tiling, Weights, zeros
+from attention.kernels.loops.plan import Rules, Tensors, TilePlan, Tiling, rule, zeros
+from attention.kernels.loops.scores import of_tiles
+from attention.kernels.loops.sequences import TiledSequences
 from attention.mesh import BATCH, devices
 
 
 def why_not(call: Call) -> str:
     """Returns the reasons why tiles do not support the call, as part of a sentence; '' if they do."""
-    empty = 0 in call.scores_shape or 0 in call.value.shape
-    reasons = {"it returns no weights": call.return_weights, "it needs at least one of everything": empty}
+    reasons = {"it returns no weights": call.return_weights, "it needs at least one of everything": call.is_empty}
     reasons["its normalisers are those that need no whole rows"] = not call.normaliser.in_tiles
     return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
-def attend_in_tiles(call: Call, weights: Weights, score: TileScore, tiling: Tiling) -> jax.Array:
-    """Returns the output `(*B, T, N, V)` of a call with this score; sequences are padded to whole tiles."""
+def attend(call: Call) -> tuple[jax.Array, None]:
+    """Computes the output `(*B, T, N, V)`, without weights, of a call for which `why_not` has no reason."""
+    call = arranged(call)
+    weights, score, units = of_tiles(call)
     *batch, heads, queries, _ = call.scores_shape
     mask = call.mask
     size = math.prod(batch)
@@ -47,9 +51,20 @@ def attend_in_tiles(call: Call, weights: Weights, score: TileScore, tiling: Tili
     )
     arrays = call.query, call.key, call.value
     query, key, value = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(batch) :]), arrays)
-    plan = TilePlan(score, call.normaliser, tiling, queries, heads, mask.causal, mask.window, call.dropout_rate)
+    form = queries, heads, mask.causal, mask.window, call.dropout_rate
+    plan = TilePlan(score, call.normaliser, rule(call, units), *form)
     out = _attend(plan, Tensors(query, key, value, call.flat(call.bias, 3), weights), rules)
-    return out.reshape(*batch, *out.shape[1:])
+    return out.reshape(*batch, *out.shape[1:]), None
+
+
+def arranged(call: Call) -> Call:
+    """Gives the call with the queries, keys, values and bias of its form."""
+    heads = call.scores_shape[-3]
+    if isinstance(form := call.form, Dot):
+        return dataclasses.replace(call, query=form.query, key=form.key, bias=call.whole_bias)
+    if isinstance(form, MLP):
+        return dataclasses.replace(call, key=spread_heads(call.key, heads), value=spread_heads(call.value, heads))
+    return call.spread()
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -68,8 +83,8 @@ def _backward(plan: TilePlan, residuals: Any, gradient: jax.Array) -> tuple[Tens
     return jax.tree.map(lambda d, x: d.astype(x.dtype), d_tensors, tensors), None
 
 
-def partial(plan: TilePlan, tensors: Tensors, rules: Rules) -> tuple[jax.Array, Any]:
-    """Returns `TiledSequences.partial` of all sequences."""
+def partial(plan: TilePlan, tensors: Tensors, rules: Rules) -> Any:
+    """Gives `TiledSequences.partial` of all sequences."""
     return _of_all(TiledSequences.partial, plan, tensors, rules)
 
 

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from attention.kernels.pair_tile import Fixed, Network, Operands, PairPlan, tiles_of_keys, tiles_of_queries
-from attention.kernels.plan import even
-from attention.kernels.tpu.forms import STRIP, ByUnits, Stacked, form_of
-from attention.kernels.tpu.passes import backward_kernel, forward_kernel
-from attention.kernels.tpu.tile import LANES, TpuTile, names_of
+from attention.kernels.loops.plan import even
+from attention.kernels.mlp.network import Fixed, Network, Operands, PairPlan, tiles_of_keys, tiles_of_queries
+from attention.kernels.mlp.passes import backward_kernel, forward_kernel
+from attention.kernels.mlp.strips import STRIP, ByUnits, Stacked, form_of
+from attention.kernels.mlp.tile import LANES, TpuTile, names_of
 
 SCALARS = ("offset", "lengths", "seed", "sequence")
 MOST = 2**13  # rows times units of a tile

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from attention import Mask, UnsupportedError, additive_attention
+from attention import Mask, additive_attention
 from attention.activations import ACTIVATIONS
-from attention.kernels import pair_gpu, pair_pallas, xla
-from attention.kernels.call import PairCall, common
-from attention.kernels.reference import precise
+from attention.forms import MLP
+from attention.kernels import mlp, xla
+from attention.kernels.arrays import precise
+from attention.kernels.call import Call, common
+from attention.kernels.mlp import gpu
 from attention.options import Options
 from tests.attention.cases import assert_close
 from tests.sizes import more, once
@@ -49,22 +51,23 @@ def call_of(arrays, *, activation="relu", mask=None, rate=0.0, return_weights=Fa
     options = Options(mask, arrays.pop("bias", None), rate, jax.random.key(7), return_weights)
     queries, heads = arrays["query"].shape[-3:-1]
     value = options.mask.without_unreachable(arrays.pop("value"), queries, 4)
-    return PairCall(**arrays, activation=activation, **common(queries, heads, value, options))
+    form = MLP(arrays.pop("layers"), arrays.pop("vector"), activation)
+    return Call(**arrays, form=form, **common(queries, heads, value, options))
 
 
 def pair_scores(call):
     """The MLP on all pairs at once."""
-    activation = ACTIVATIONS[call.activation]
+    activation = ACTIVATIONS[call.form.activation]
     a, b = (jnp.moveaxis(precise(x), -2, -3) for x in (call.query, call.key))
     hidden = activation(a[..., :, None, :] + b[..., None, :, :])
-    heads = "n" * (call.vector.ndim - 1)
-    for kernel, bias in call.layers:
+    heads = "n" * (call.form.vector.ndim - 1)
+    for kernel, bias in call.form.layers:
         hidden = jnp.einsum(f"...ntsm,{heads}mk->...ntsk", hidden, kernel.astype(hidden.dtype))
         if bias is not None:
             per_pair = bias.astype(hidden.dtype)[..., None, None, :]
             hidden = hidden + per_pair.reshape((1,) * (hidden.ndim - per_pair.ndim) + per_pair.shape)
         hidden = activation(hidden)
-    return jnp.einsum(f"...ntsm,{heads}m->...nts", hidden, call.vector.astype(hidden.dtype))
+    return jnp.einsum(f"...ntsm,{heads}m->...nts", hidden, call.form.vector.astype(hidden.dtype))
 
 
 def all_pairs(call):
@@ -87,7 +90,7 @@ def both_passes(pair, arrays, **options):
 
 
 def interpreted(call):
-    return pair_pallas.pair(call, BLOCK)
+    return mlp.attend(call, BLOCK)
 
 
 SEGMENTS = {
@@ -159,19 +162,18 @@ def test_public_functions_take_it_by_name_over_any_batch_axes():
     ],
 )
 def test_what_it_cannot_do_is_said(shapes, options, platform, reason):
-    with pytest.raises(UnsupportedError, match=rf"'pallas' cannot do this call: .*{reason}"):
-        pair_pallas.pair(call_of(inputs(**shapes), **options), platform=platform)
+    assert reason in mlp.why_not(call_of(inputs(**shapes), **options), platform)
 
 
 def test_the_dtype_that_is_refused_is_named():
     arrays = inputs()
     arrays["value"] = arrays["value"].astype(jnp.float16)
-    assert pair_pallas.why_not(call_of(arrays), "tpu") == "its kernels hold float32 or bfloat16, not float16"
+    assert mlp.why_not(call_of(arrays), "tpu") == "its kernels hold float32 or bfloat16, not float16"
 
 
 def test_other_machines_use_chunked(monkeypatch):
-    monkeypatch.setattr(pair_pallas, "platform_here", lambda: "")
-    assert "needs a TPU or an NVIDIA GPU of the Hopper generation" in pair_pallas.why_not(call_of(inputs()))
+    monkeypatch.setattr(mlp, "platform_here", lambda: "")
+    assert "needs a TPU or an NVIDIA GPU of the Hopper generation" in mlp.why_not(call_of(inputs()))
 
 
 LOWERED = {
@@ -191,14 +193,14 @@ CUSTOM_CALLS = [jax.export.DisabledSafetyCheck.custom_call("mosaic_gpu_v2")]  # 
 )
 def test_both_passes_lower_to_mosaic(platform, name, target, kernels, case):
     shapes, options = LOWERED[case]
-    program = jax.jit(passes(lambda call: pair_pallas.pair(call, platform=name), **options))
+    program = jax.jit(passes(lambda call: mlp.attend(call, platform=name), **options))
     exported = jax.export.export(program, platforms=(platform,), disabled_checks=CUSTOM_CALLS)(inputs(**shapes))
     assert exported.mlir_module().count(f"stablehlo.custom_call @{target}(") == kernels
 
 
 def products_of_parts(total, rows, wide):
     """What the tensor cores add up, which no interpreter has."""
-    for i, j in pair_gpu._products(len(wide)):
+    for i, j in gpu._products(len(wide)):
         total += jnp.dot(rows[i][...].astype(jnp.float32), wide[j].astype(jnp.float32), precision="highest")
     return total
 
@@ -215,19 +217,19 @@ INTERPRETED = {
 @pytest.mark.skipif(not hasattr(plgpu, "force_gpu_interpret_mode"), reason="this JAX does not interpret GPU kernels")
 def test_gpu_kernels_interpreted_but_for_tensor_cores_equal_xla(monkeypatch, case):
     def add(total, weights, wide):
-        return products_of_parts(total, pair_gpu.cut(weights, len(wide)), [x[...] for x in wide])
+        return products_of_parts(total, gpu.cut(weights, len(wide)), [x[...] for x in wide])
 
     def outer(rows, wide, columns):
         return products_of_parts(jnp.zeros((64, columns)), rows, [x[...].T for x in wide])
 
-    monkeypatch.setattr(pair_gpu, "_add_product", add)
-    monkeypatch.setattr(pair_gpu, "_outer_product", outer)
+    monkeypatch.setattr(gpu, "_add_product", add)
+    monkeypatch.setattr(gpu, "_outer_product", outer)
     units, options, activation = INTERPRETED[case]
     arrays = inputs(units, shape=(1, 100, 70, 1))
     options = options | {"activation": activation}
     expected = both_passes(all_pairs, arrays, **options)
     with plgpu.force_gpu_interpret_mode():
-        actual = both_passes(lambda call: pair_pallas.pair(call, platform="gpu"), arrays, **options)
+        actual = both_passes(lambda call: mlp.attend(call, platform="gpu"), arrays, **options)
     assert_close(actual, expected, 1e-5)
 
 
@@ -235,8 +237,8 @@ ON_A_MESH = """
 import jax, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from attention import Mask
-from attention.kernels import pair_pallas
-from tests.attention import test_pair_pallas as own
+from attention.kernels import mlp
+from tests.attention.kernels import test_mlp as own
 
 arrays = own.inputs((3, 2), per_head=True, bias=(1, 2, 1, 27), shape=(4, 20, 27, 2))
 options = {"mask": Mask(causal=True, key_lengths=np.array([3, 27, 0, 20])), "rate": 0.3}
@@ -250,10 +252,10 @@ with jax.set_mesh(mesh):
     own.assert_close(actual, expected, 2e-5)
     del arrays["bias"]
     for platform, name, target in (("tpu", "tpu", "tpu_custom_call"), ("cuda", "gpu", "mosaic_gpu_v2")):
-        run = jax.jit(lambda arrays: pair_pallas.pair(own.call_of(arrays, **options), platform=name)[0])
+        run = jax.jit(lambda arrays: mlp.attend(own.call_of(arrays, **options), platform=name)[0])
         text = run.trace(arrays).lower(lowering_platforms=(platform,)).as_text()
         assert text.count(f"custom_call @{target}(") == 1
-    why = pair_pallas.why_not(own.call_of(own.inputs(shape=(3, 4, 4, 1))))
+    why = mlp.why_not(own.call_of(own.inputs(shape=(3, 4, 4, 1))))
     assert why == "3 sequences do not divide among 4 devices; 1 heads do not divide among 2 devices", why
 """
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from attention.dropout import RowWords
+from attention.kernels.arrays import precise, score_dtype
 from attention.kernels.call import Call
-from attention.kernels.reference import precise, score_dtype
 from attention.mesh import platform
 from attention.normaliser import Normaliser
 

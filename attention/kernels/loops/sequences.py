@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from attention.dropout import keep_columns
-from attention.kernels.plan import Rules, Tensors, TileAt, TilePlan, Weights, product, zeros
-from attention.kernels.reference import precise, score_dtype
+from attention.kernels import flash
+from attention.kernels.arrays import precise, score_dtype
+from attention.kernels.flash import Carry
+from attention.kernels.loops.plan import Rules, Tensors, TileAt, TilePlan, Weights, product, zeros
 from attention.mask import keys_in_sight, near
 
 
@@ -153,8 +155,10 @@ class TiledSequences:
         masked = self.plan.normaliser.masked(scores.dtype)
         return scores if allowed is None else jnp.where(turned(allowed), scores, masked)
 
-    def kept(self, i: jax.Array | int, j: jax.Array | int) -> jax.Array:
-        """Returns which weights of tile (i, j) dropout keeps, `(b, K, G·queries, keys)`."""
+    def kept(self, i: jax.Array | int, j: jax.Array | int) -> jax.Array | None:
+        """Tells which weights of tile (i, j) dropout keeps, `(b, K, G·queries, keys)`; None without dropout."""
+        if not self.plan.rate:
+            return None
         words = jax.tree.map(lambda word: word[..., None], self.rows(self.words, i))
         first = jnp.asarray(self.rules.first + j * self.tile[1], jnp.uint32)
         columns = first + jnp.arange(self.tile[1], dtype=jnp.uint32)
@@ -165,45 +169,34 @@ class TiledSequences:
         out, row = _over_blocks(lambda _, i: (None, self.forward_rows(i)), None, self.count[0])[1]
         return self.by_token(out), self.by_token(row)[..., 0].swapaxes(1, 2)
 
-    def partial(self) -> tuple[jax.Array, Any]:
-        """Returns what `partial_rows` does of all rows, `(b, T, N, V)` and `(b, T, N, 1)`, to be merged with more."""
-        return jax.tree.map(
-            self.by_token, _over_blocks(lambda _, i: (None, self.partial_rows(i)), None, self.count[0])[1]
-        )
+    def partial(self) -> Carry:
+        """Computes what `partial_rows` does of all rows, `(b, T, N, V)` and `(b, T, N, 1)`, to be merged with more."""
+        carry = _over_blocks(lambda _, i: (None, self.partial_rows(i)), None, self.count[0])[1]
+        return jax.tree.map(self.by_token, carry)
 
     def forward_rows(self, i: jax.Array | int) -> tuple[jax.Array, jax.Array]:
-        """Returns the output `(b, K, G·queries, V)` and the normaliser's number a row, `(b, K, G·queries, 1)`."""
-        out, state = self.partial_rows(i)
-        divisor, row = self.plan.normaliser.finish(state)
-        return (out / (divisor * (1 - self.plan.rate))).astype(self.value.dtype), row
+        """Computes the output `(b, K, G·queries, V)` and the normaliser's number a row, `(b, K, G·queries, 1)`."""
+        out, row = flash.finish(self.plan.normaliser, self.partial_rows(i), self.plan.rate)
+        return out.astype(self.value.dtype), row
 
-    def partial_rows(self, i: jax.Array | int) -> tuple[jax.Array, Any]:
-        """Returns the sums of values by unfinished weights, `(b, K, G·queries, V)`, and the normaliser's state."""
+    def partial_rows(self, i: jax.Array | int) -> Carry:
+        """Computes the sums of values by unfinished weights, `(b, K, G·queries, V)`, and the normaliser's state."""
         rows, normaliser = self.rows(self.query, i), self.plan.normaliser
 
-        def tile(j, state, first=False):
+        def step(j: Any, carry: Carry) -> Carry:
             scores = self.plan.score(rows, self.columns(self.key, j), self.weights.score, self.at(i, j))
-            state, shrink, weights = normaliser.add(state, self.finish(scores, i, j), first)
-            if self.plan.rate:
-                weights = jnp.where(self.kept(i, j), weights, 0)
             value = self.columns(self.value, j)
-            return state, shrink, product("bkrs,bksv->bkrv", weights.astype(value.dtype), value)
-
-        def step(j, carry):
-            state, out = carry
-            state, shrink, term = tile(j, state)
-            return state, (out if shrink is None else out * shrink) + term
+            add = lambda weights: product("bkrs,bksv->bkrv", weights.astype(value.dtype), value)  # noqa: E731
+            return flash.step(normaliser, carry, self.finish(scores, i, j), self.kept(i, j), add)
 
         column = jnp.zeros((*self.shape[:2], self.shape[2] * self.tile[0], 1), self.dtype)
         count = self.count_keys(i) if normaliser.counts else column + 1
         params = {name: self.of_rows(x)[..., None] for name, x in self.weights.normaliser.items()}
         state = normaliser.start(params, column.shape, count, self.dtype)
         if self.count[1] == 1:
-            state, _, out = tile(0, state, first=True)
-        else:
-            out = jnp.zeros((*column.shape[:3], self.value.shape[-1]), self.dtype)
-            state, out = jax.lax.fori_loop(*self.visible(i), step, (state, out))
-        return out, state
+            return step(0, Carry(state, None))
+        out = jnp.zeros((*column.shape[:3], self.value.shape[-1]), self.dtype)
+        return jax.lax.fori_loop(*self.visible(i), step, Carry(state, out))
 
     def backward(self, out, row, gradient, d_weights, d_bias) -> tuple[Any, ...]:
         """Returns gradients of query, key and value, and adds those of weights and bias to `d_weights` and `d_bias`."""
@@ -239,14 +232,10 @@ class TiledSequences:
         def step(j, state):
             d_query, (d_key, d_value, d_weights, d_bias) = state
             scores, pull = self.plan.score.vjp(self.columns(self.key, j), query, self.weights.score, self.at(i, j))
-            weights, pull_weights = normaliser.weights(self.finish(scores, i, j, turn=True), row_)
-            dropped, through = weights, product("bksv,bkrv->bksr", self.columns(self.value, j), gradient)
-            if self.plan.rate:
-                kept = self.kept(i, j).swapaxes(2, 3)
-                dropped, through = jnp.where(kept, weights, 0), jnp.where(kept, through, 0)
-            d_scores = pull_weights(through, through_sum_)
-            if not normaliser.lowest and (allowed := self.allowed(i, j)) is not None:
-                d_scores = jnp.where(allowed.swapaxes(2, 3), d_scores, 0)
+            through = product("bksv,bkrv->bksr", self.columns(self.value, j), gradient)
+            allowed, kept = (x if x is None else x.swapaxes(2, 3) for x in (self.allowed(i, j), self.kept(i, j)))
+            masked = self.finish(scores, i, j, turn=True)
+            dropped, d_scores = flash.step_grad(normaliser, masked, allowed, kept, row_, through, through_sum_)
             d_keys, d_queries, d_score, d_tables = pull(d_scores)
             d_values = product("bksr,bkrv->bksv", dropped.astype(gradient.dtype), gradient)
             add = functools.partial(_add, blocks={2: j})

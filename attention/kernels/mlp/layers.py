@@ -14,7 +14,7 @@ import jax
 from jax.extend.core import Jaxpr, Literal
 from jax.extend.core.primitives import add_jaxvals_p, jit_p
 
-from attention.kernels.pair_tile import IN_KERNELS, Network
+from attention.kernels.mlp.network import IN_KERNELS, Network
 
 TOGETHER = 8  # outputs of the second layer that are held at a time
 UNROLLED = 4  # so many units need no loop

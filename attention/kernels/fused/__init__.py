@@ -1,0 +1,331 @@
+"""Any function of a pair in one kernel, forward and backward, on GPUs (Pallas, by Triton) and TPUs (Mosaic).
+
+`Score.pair` is taken apart (`programs`): what depends on one token alone is computed before, by XLA. A kernel has the
+rows of one tile, passes over the columns, and lowers the rest of the program to planes of (rows, columns) (`planes`).
+Rows are queries in the forward pass, and in that for the gradients of queries and parameters; they are keys in the one
+for the gradients of keys and values. Each sum has one order, so results are the same every time.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from attention import mesh
+from attention.forms import At
+from attention.kernels import pairs
+from attention.kernels.arrays import precise, score_dtype, spread_heads
+from attention.kernels.call import Call
+from attention.kernels.fused import programs
+from attention.kernels.fused.planes import lowers
+from attention.kernels.fused.programs import BOTH, COLUMNS, HEAD, ROWS, Kind, Parts
+from attention.kernels.fused.tiles import FusedPlan, FusedRules, Pass, backward_kernel, forward_kernel
+from attention.mesh import BATCH, HEADS, devices, free_axes
+from attention.parameters import Sizes
+
+MOST_NUMBERS = 128  # parameters of a head whose gradients a row of pairs holds
+MOST_WIDE = 256  # the widest vectors of a token
+# Whether Triton, Mosaic or the interpreter lowers an equation.
+LOWERS = {
+    "gpu": functools.partial(lowers, missing=frozenset({"expm1", "round", "reduce_prod"})),
+    "tpu": functools.partial(lowers, missing=frozenset({"reduce_prod"})),
+    "interpret": lowers,
+}
+
+
+class FusedArrays(NamedTuple):
+    """The arrays of a call; the axes of sequences and heads, and those of tokens, may be 1.
+
+    Attributes:
+      given: What the program of a pair reads: `(B, N, T or S or 1, ...)`.
+      value: `(B, K, S, V)`.
+      normaliser: The arrays of the normaliser, `(1, N, 1)`.
+    """
+
+    given: tuple[jax.Array, ...]
+    value: jax.Array
+    normaliser: dict[str, jax.Array]
+
+
+@functools.cache
+def _parts(score: Any, heads: int, depth: int, kinds: tuple[Kind, ...], tree: Any, leaves: tuple[Any, ...]) -> Parts:
+    """Traces `pair` for one query and one key, and takes it apart."""
+
+    def pair(*arrays: jax.Array) -> jax.Array:
+        of = jax.tree.unflatten(tree, arrays)
+        at = At(of["i"], of["j"], of["head"], heads, of["layer"], depth)
+        params = of["shared"] | of["own"] | of["over_queries"] | of["over_keys"]
+        found = pairs.one_number(score, params, of["query"], of["key"], at)
+        return precise(jnp.asarray(found))
+
+    return programs.split(programs.trace(pair, *leaves), kinds)
+
+
+def _inputs(call: Call) -> tuple[Parts, tuple[Kind, ...], list[jax.Array]]:
+    """Gives the parts of the program, and its inputs with what each depends on; axes `(B, N, L)` may be 1."""
+    *batch, heads, queries, keys = call.scores_shape
+    size = math.prod(batch)
+    shared, own, tables = jax.tree.map(precise, pairs.split_params(call))
+    rows = {name: x[None, :, :, 0] for name, x in tables.items() if x.shape[1] > 1 or not x.shape[2] > 1}
+    others = call.normaliser.parameters(Sizes(1, 1, 1, 1))
+    by_head = lambda x: x.reshape(size, *x.shape[len(batch) :]).swapaxes(1, 2)  # noqa: E731
+    query, key = jax.tree.map(by_head, (call.query, call.key))
+    arrays = {
+        "shared": {name: x[None, None, None] for name, x in shared.items() if name not in others},
+        "own": {name: x[None, :, None] for name, x in own.items()},
+        "over_queries": rows,
+        "over_keys": {name: x[None, :, 0] for name, x in tables.items() if name not in rows},
+        "query": query,
+        "key": key,
+        "i": (call.mask.query_offset + jnp.arange(queries, dtype=jnp.int32))[None, None],
+        "j": jnp.arange(keys, dtype=jnp.int32)[None, None],
+        "head": jnp.arange(heads, dtype=jnp.int32)[None, :, None],
+        "layer": jnp.asarray(call.layer, jnp.int32).reshape(1, 1, 1),
+    }
+    rows, columns = (HEAD, ROWS), (HEAD, COLUMNS)
+    depends: dict[str, Sequence[str]] = {"own": (HEAD,), "head": (HEAD,), "over_queries": rows, "over_keys": columns}
+    depends |= {"query": (ROWS,), "i": (ROWS,), "key": (COLUMNS,), "j": (COLUMNS,)}
+    leaves, tree = jax.tree.flatten(arrays)
+    kinds = tuple(frozenset(depends.get(name, ())) for name in sorted(arrays) for _ in jax.tree.leaves(arrays[name]))
+    shapes = tuple(jax.ShapeDtypeStruct(x.shape[3:], _wide(x).dtype) for x in leaves)
+    return _parts(call.score, heads, call.depth, kinds, tree, shapes), kinds, leaves
+
+
+def _before(parts: Parts, kinds: Sequence[Kind], inputs: Sequence[Any], heads: int) -> list[Any]:
+    """Computes what the tile reads from the inputs of a program, once a token; axes `(B, N, L)` may be 1."""
+    found: list[Any] = [inputs[source] if source >= 0 else None for source in parts.sources]
+    for side in (ROWS, COLUMNS, None):
+        numbers = [i for i in parts.of(side) if parts.sources[i] < 0]
+        if not numbers:
+            continue
+        by_head = any(HEAD in parts.kinds[i] for i in numbers)
+        known = frozenset({side} - {None}) | (frozenset({HEAD}) if by_head or side == ROWS else frozenset())
+        reads = [kind <= known for kind in kinds]
+        some = [_wide(x) for x, read in zip(inputs, reads, strict=True) if read]
+        if by_head and side == COLUMNS:
+            some = [x if x.shape[1] == 1 else spread_heads(x, heads, 1) for x in some]
+        order = [i for i, kind in enumerate(parts.kinds) if kind <= known]
+
+        def compute(*arrays: jax.Array, reads=reads, known=known) -> list[jax.Array]:
+            given = iter(arrays)
+            return parts.before(known, [next(given) if read else None for read in reads])
+
+        computed = dict(zip(order, _mapped(compute, 3)(*some), strict=True))
+        for i in numbers:
+            found[i] = computed[i]
+    return found
+
+
+def _wide(x: jax.Array) -> jax.Array:
+    """Casts numbers to at least float32; indices stay."""
+    return precise(x) if programs.is_float(x) else x
+
+
+def _mapped(function: Callable, axes: int) -> Callable:
+    """Maps a function over leading axes, some of which may be 1."""
+    if not axes:
+        return function
+    inner = _mapped(function, axes - 1)
+
+    def run(*arrays: jax.Array) -> Any:
+        many = [len(x) > 1 for x in arrays]
+        if not any(many):
+            return jax.tree.map(lambda x: x[None], inner(*(x[0] for x in arrays)))
+        arrays = [x if several else x[0] for x, several in zip(arrays, many, strict=True)]
+        return jax.vmap(inner, [0 if several else None for several in many])(*arrays)
+
+    return run
+
+
+def why_not(call: Call, platform: str = "") -> str:
+    """Gives the reasons why there is no kernel for the call on a platform, or on this machine's; '' if there is."""
+    platform = platform or platform_here()
+    if not platform:
+        return "it needs a TPU or an NVIDIA GPU of the Ampere generation or a later one"
+    batch, groups = math.prod(call.scores_shape[:-3]), call.value.shape[-2]
+    tables = pairs.split_params(call)[2]
+    reasons = {
+        "it returns no weights": call.return_weights,
+        "it needs at least one of everything": call.is_empty,
+        "its normalisers are those that need no whole rows": not call.normaliser.in_tiles,
+        "it adds no bias": call.bias is not None,
+        "it takes no dense mask": call.mask.dense is not None,
+        "it has no tables over pairs": any(x.shape[1] > 1 and x.shape[2] > 1 for x in tables.values()),
+        f"{batch} sequences do not divide among {devices(*BATCH)} devices": batch % devices(*BATCH),
+        f"{groups} heads do not divide among {devices(*HEADS)} devices": groups % devices(*HEADS),
+        "float64 is for CPUs": platform != "interpret" and call.value.dtype == jnp.float64,
+        f"values are at most {MOST_WIDE} wide": call.value.shape[-1] > MOST_WIDE,
+    }
+    if reason := "; ".join(reason for reason, holds in reasons.items() if holds):
+        return reason
+    return _why_no_program(_inputs(call.spread())[0], platform)
+
+
+def _why_no_program(parts: Parts, platform: str) -> str:
+    gradient = _gradient(parts)
+    primitive = programs.unsupported(parts.tile, LOWERS[platform]) or programs.unsupported(
+        gradient.tile, LOWERS[platform]
+    )
+    numbers = sum(math.prod(parts.shapes[i].shape) for i in parts.of(None))
+    widest = max((math.prod(parts.shapes[i].shape) for side in BOTH for i in parts.of(side)), default=0)
+    reasons = {
+        f"it does not lower {primitive!r} of this pair": bool(primitive),
+        f"a pair may read {MOST_NUMBERS} numbers of its head, not {numbers}": numbers > MOST_NUMBERS,
+        f"a pair may read {MOST_WIDE} numbers of a token, not {widest}": widest > MOST_WIDE,
+    }
+    return "; ".join(reason for reason, holds in reasons.items() if holds)
+
+
+@functools.cache
+def _gradient(parts: Parts) -> Parts:
+    """Takes apart the program of the score and its gradients, whose first input is the score's gradient."""
+    return programs.split(programs.gradient_of(parts.tile, parts.shapes), (BOTH, *parts.kinds))
+
+
+def platform_here() -> str:
+    """Names the platform of the kernels for what is compiled for; '' if it has none."""
+    backend = mesh.platform()
+    if backend == "gpu":
+        return "gpu" if mesh.compute_capability() >= (8, 0) else ""
+    return {"cpu": "interpret", "tpu": "tpu"}.get(backend, "")
+
+
+def attend(call: Call, platform: str = "") -> tuple[jax.Array, None]:
+    """Computes the output `(*B, T, N, V)`, without weights, of a call for which `why_not` has no reason."""
+    call = call.spread()
+    *batch, heads, queries, keys = call.scores_shape
+    parts, kinds, inputs = _inputs(call)
+    platform = platform or platform_here()
+    block = call.block or _block(platform, queries, keys)
+    plan = FusedPlan(
+        parts=parts,
+        normaliser=call.normaliser,
+        queries=queries,
+        keys=keys,
+        heads=heads,
+        block=block,
+        causal=call.mask.causal,
+        window=call.mask.window,
+        limited=call.mask.key_lengths is not None or keys % block[1] > 0,
+        segmented=call.mask.query_segments is not None,
+        rate=call.dropout_rate,
+        sums=jnp.dtype(score_dtype(call.value)),
+        platform=platform,
+    )
+    names = call.normaliser.parameters(Sizes(1, 1, 1, 1))
+    arrays = FusedArrays(
+        tuple(_before(parts, kinds, inputs, heads)),
+        call.value.reshape(-1, *call.value.shape[-3:]).swapaxes(1, 2),
+        {name: precise(call.params[name])[None, :, None] for name in names},
+    )
+    out = _on_mesh(plan, arrays, _rules(call))
+    return out.swapaxes(1, 2).reshape(*batch, queries, heads, -1), None
+
+
+def _block(platform: str, queries: int, keys: int) -> tuple[int, int]:
+    """Gives the queries and keys of a tile. Not measured."""
+    if platform == "gpu":
+        return 64, 64
+    return (128 if queries > 64 else 8), 128
+
+
+def _rules(call: Call) -> FusedRules:
+    mask, (*batch, heads, _, keys) = call.mask, call.scores_shape
+    size = math.prod(batch)
+    lengths = jnp.full(size, keys) if mask.key_lengths is None else call.flat(mask.key_lengths, 0)
+    seed = jnp.zeros(2, jnp.uint32) if call.dropout_seed is None else call.dropout_seed
+    sequence = jnp.arange(size * heads, dtype=jnp.int32).reshape(size, heads)
+    numbers = jnp.asarray(mask.query_offset), lengths[:, None], *jax.lax.bitcast_convert_type(seed, jnp.int32), sequence
+    numbers = jnp.stack([jnp.broadcast_to(x, (size, heads)).astype(jnp.int32) for x in numbers], -1)
+    counts, segments = None, (None, None)
+    if call.normaliser.counts:
+        allowed = call.allowed()
+        allowed = jnp.broadcast_to(True if allowed is None else allowed, call.scores_shape)
+        counts = jnp.maximum(allowed.sum(-1), 1).astype(precise(call.value).dtype).reshape(size, heads, -1)
+    if mask.query_segments is not None:
+        segments = tuple(call.flat(x, 1).astype(jnp.int32)[:, None] for x in (mask.query_segments, mask.key_segments))
+    return FusedRules(numbers[:, :, None], counts, *segments)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(plan: FusedPlan, arrays: FusedArrays, rules: FusedRules) -> jax.Array:
+    return _forward(plan, arrays, rules)[0]
+
+
+def _forward(plan: FusedPlan, arrays: FusedArrays, rules: FusedRules) -> tuple[jax.Array, Any]:
+    tile = Pass(plan, plan.parts, arrays.given, rules, by_key=False)
+    tile.add("value", arrays.value, COLUMNS)
+    if rules.counts is not None:
+        tile.add("counts", rules.counts, ROWS)
+    for name, x in arrays.normaliser.items():
+        tile.add(name, x, None)
+    width = tile.width(arrays.value.shape[-1])
+    out, row = tile.launch("pair_out", forward_kernel, [(width, arrays.value.dtype), (1, plan.sums)])
+    out = out[..., : arrays.value.shape[-1]]
+    return out, (arrays, rules, out, row[..., 0])
+
+
+def _backward(plan: FusedPlan, residuals: Any, gradient: jax.Array) -> tuple[FusedArrays, None]:
+    arrays, rules, out, row = residuals
+    through_sum = jnp.sum(precise(gradient) * precise(out), -1)
+    scaled = (gradient / (1 - plan.rate)).astype(gradient.dtype)
+    parts = _gradient(plan.parts)
+    given = _before(parts, (BOTH, *plan.parts.kinds), (None, *arrays.given), plan.heads)
+    learned = [i for i, shape in enumerate(plan.parts.shapes) if programs.is_float(shape)]
+    found: dict[int, jax.Array] = {}
+    for by_key in (False, True):
+        tile = Pass(plan, parts, given, rules, by_key=by_key)
+        for name, x in {"row": row, "through_sum": through_sum, "gradient": scaled}.items():
+            tile.add(name, x, ROWS)
+        tile.add("value", arrays.value, COLUMNS)
+        kinds = [plan.parts.kinds[i] & BOTH for i in learned]
+        own = [COLUMNS in kind if by_key else COLUMNS not in kind for kind in kinds]
+        numbers = [i for i, mine in zip(learned, own, strict=True) if mine]
+        sizes = [math.prod(plan.parts.shapes[i].shape) for i in numbers]
+        widths = [tile.width(size) for size in sizes]
+        value = [(tile.width(arrays.value.shape[-1]), plan.sums)] if by_key else []
+        outputs = [1 + learned.index(i) for i in numbers]
+        kernel = functools.partial(backward_kernel, outputs)
+        results = tile.launch(
+            "pair_d_key" if by_key else "pair_d_query", kernel, [*((width, plan.sums) for width in widths), *value]
+        )
+        if by_key:
+            d_value = _to(arrays.value, results.pop()[..., : arrays.value.shape[-1]])
+        for i, size, x in zip(numbers, sizes, results, strict=True):
+            found[i] = _to(arrays.given[i], x[..., :size])
+    spread = jax.tree.map(lambda x: jnp.broadcast_to(x, row.shape), arrays.normaliser)
+    normaliser = plan.normaliser.parameter_gradients(spread, row, through_sum)
+    normaliser = {name: x.sum((0, 2), keepdims=True) for name, x in normaliser.items()}
+    given = tuple(found.get(i) for i in range(len(arrays.given)))
+    return FusedArrays(given, d_value, normaliser), None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _to(x: jax.Array, gradient: jax.Array) -> jax.Array:
+    """Sums a gradient `(B, N, L, size)` over the axes of 1 of an array, and over the heads that share one of its."""
+    batch, heads, length = x.shape[:3]
+    gradient = gradient.reshape(len(gradient), heads, -1, *gradient.shape[2:]).sum(2)
+    axes = [axis for axis, size in ((0, batch), (2, length)) if size == 1]
+    return gradient.sum(axes, keepdims=True).reshape(x.shape).astype(x.dtype)
+
+
+def _on_mesh(plan: FusedPlan, arrays: FusedArrays, rules: FusedRules) -> jax.Array:
+    """Runs `_attend` on each device's sequences and heads, because JAX cannot partition a kernel."""
+    if devices() == 1:
+        return _attend(plan, arrays, rules)
+    axes = free_axes(*BATCH), free_axes(*HEADS)
+    spec = lambda x: P(*(axis if size > 1 else () for axis, size in zip(axes, x.shape, strict=False)))  # noqa: E731
+    local = jax.shard_map(
+        functools.partial(_attend, plan),
+        in_specs=jax.tree.map(spec, (arrays, rules)),
+        out_specs=spec(rules.numbers),
+        axis_names=frozenset(free_axes()),
+        check_vma=False,
+    )
+    return local(arrays, rules)

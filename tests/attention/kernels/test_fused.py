@@ -1,0 +1,220 @@
+"""Any function of a pair in one kernel: what fuses, interpreted against `xla`, and what is refused."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.nn import initializers
+
+from attention import Mask, UnsupportedError, attend
+from attention.kernels import fused
+from attention.kernels.call import Call, common
+from attention.options import Options
+from attention.parameters import Parameter
+from attention.score import Score
+from tests.attention.cases import assert_close
+from tests.sizes import more, once
+
+HEADS, WIDTH = 4, 6
+# What is compared runs for milliseconds: most of a test's time would go into making it fast.
+QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+@dataclasses.dataclass(frozen=True)
+class Written(Score):
+    """A score as somebody might write it.
+
+    Attributes:
+      function: The score of a pair.
+      shapes: The shape of each array, one for each head.
+    """
+
+    function: Callable = min
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    def parameters(self, sizes):
+        """Declares the arrays."""
+        normal = initializers.normal(0.5)
+        return {name: Parameter((sizes.heads, *shape), normal, ("heads",)) for name, shape in self.shapes}
+
+    def pair(self, params, query, key, at):
+        """The score of a pair."""
+        return self.function(params, query, key, at)
+
+
+Written.__post_init__ = lambda self: None  # a function is no option of a spec
+
+
+def mlp(p, q, k, at):
+    hidden = jax.nn.relu(p["first"] @ jnp.concatenate([q, k]) + p["bias"])
+    return p["vector"] @ jnp.tanh(p["third"] @ jax.nn.silu(p["second"] @ hidden))
+
+
+def distance(q, k):
+    return jnp.sqrt(jnp.sum((q - k) ** 2) + 1e-3)
+
+
+MLP = (("first", (3, 2 * WIDTH)), ("bias", (3,)), ("second", (2, 3)), ("third", (2, 2)), ("vector", (2,)))
+TAU, SQUARE = (("tau", ()),), (("kernel", (WIDTH, WIDTH)),)
+FUSED = {
+    "dot product": (lambda p, q, k, at: q @ k, ()),
+    "scaled": (lambda p, q, k, at: q @ k * q.shape[-1] ** -0.5, ()),
+    "cosine": (lambda p, q, k, at: jnp.exp(p["tau"]) * q @ k / jnp.sqrt((q @ q + 0.1) * (k @ k + 0.1)), TAU),
+    "alibi": (lambda p, q, k, at: q @ k - jnp.exp(p["tau"]) * jnp.abs(at.query - at.key), TAU),
+    "alibi by head": (lambda p, q, k, at: q @ k - 2.0 ** -(at.head + 1) * (at.query - at.key), ()),
+    "soft cap": (lambda p, q, k, at: p["tau"] * jnp.tanh(q @ k / (p["tau"] ** 2 + 1)), TAU),
+    "l1": (lambda p, q, k, at: -jax.nn.softplus(p["tau"]) * jnp.abs(q - k).sum(), TAU),
+    "gaussian": (lambda p, q, k, at: -jnp.exp(p["tau"]) * jnp.sum((q - k) ** 2), TAU),
+    "distance": (lambda p, q, k, at: -distance(q, k), ()),
+    "inverse distance": (lambda p, q, k, at: 1 / (1 + distance(q, k)), ()),
+    "student": (lambda p, q, k, at: -jnp.log1p(jnp.sum(jnp.square(q - k))), ()),
+    "largest": (lambda p, q, k, at: jnp.max(q * k), ()),
+    "smallest of sums": (lambda p, q, k, at: jnp.min(q + k), ()),
+    "softmax over H": (lambda p, q, k, at: jax.nn.softmax(q * k) @ (q + k), ()),
+    "logsumexp over H": (lambda p, q, k, at: jax.nn.logsumexp(q + k), ()),
+    "three layers": (mlp, MLP),
+    "additive": (lambda p, q, k, at: p["vector"] @ jnp.tanh(q + k), (("vector", (WIDTH,)),)),
+    "bilinear": (lambda p, q, k, at: q @ p["kernel"] @ k, SQUARE),
+    "diagonal": (lambda p, q, k, at: jnp.sum(q * p["vector"] * k), (("vector", (WIDTH,)),)),
+    "gated": (lambda p, q, k, at: q @ k * jax.nn.sigmoid(q[0] + k[0]), ()),
+    "halves": (lambda p, q, k, at: q[:3] @ k[3:] + jnp.maximum(q[3:], k[:3]).sum(), ()),
+    "reversed": (lambda p, q, k, at: q @ k[::-1] + jnp.minimum(q[::-1], k).sum(), ()),
+    "stacked": (lambda p, q, k, at: jnp.concatenate([q * k, q + k, jnp.abs(q)]).max(), ()),
+    "as a matrix": (lambda p, q, k, at: jnp.sum(q.reshape(2, 3).T * k.reshape(3, 2)), ()),
+    "outer": (lambda p, q, k, at: jnp.tanh(jnp.outer(q, k)).sum(), ()),
+    "periodic": (lambda p, q, k, at: q @ k + jnp.cos(p["tau"] * (at.query - at.key)), TAU),
+    "kinked": (lambda p, q, k, at: jax.nn.leaky_relu(q @ k) + jnp.where(at.query > at.key, 0.5, 0.0), ()),
+    "polynomial": (lambda p, q, k, at: (q @ k + 1) ** 3 / 9, ()),
+    "gelu of sums": (lambda p, q, k, at: jax.nn.gelu(q + k).mean(), ()),
+    "of the query alone": (lambda p, q, k, at: q.sum(), ()),
+}
+LOOPED = {
+    "sorted": (lambda p, q, k, at: jnp.sort(q * k)[0], (), "sort"),
+    "running sums": (lambda p, q, k, at: jnp.cumsum(q * k).max(), (), "cumsum"),
+    "many numbers": (lambda p, q, k, at: jnp.sum(jnp.tanh(p["kernel"] @ (q + k))), (("kernel", (40, WIDTH)),), "240"),
+}
+
+
+def case(name, mask=None, shape=(2, 20, 27), normaliser="softmax", rate=0.0, groups=2):
+    """A function of parameters, queries, keys and values to a call, and these arrays."""
+    function, shapes, *_ = (FUSED | LOOPED)[name]
+    score = Written(function, shapes, normaliser=normaliser)
+    batch, queries, keys = shape
+    random = iter(jax.random.split(jax.random.key(0), 16))
+    sizes = {n: (HEADS, *s) for n, s in shapes} | ({"sink": (HEADS,)} if "learned" in normaliser else {})
+    params = {n: jax.random.normal(next(random), s) / 2 for n, s in sizes.items()}
+    arrays = [jax.random.normal(next(random), (batch, n, *rest)) for n, *rest in
+              ((queries, HEADS, WIDTH), (keys, groups, WIDTH), (keys, groups, 5))]  # fmt: skip
+    options = Options(mask, None, rate, jax.random.key(7))
+
+    def call(params, query, key, value):
+        value = options.mask.without_unreachable(value, queries, 4)
+        fields = common(queries, HEADS, value, options) | {"normaliser": score.weighing, "params": params}
+        return Call(score=score, query=query, key=key, block=(16, 8), **fields)
+
+    return call, [params, *arrays]
+
+
+def passes(attends, name, **options):
+    """The output, and all gradients for some gradient of it."""
+    call, arrays = case(name, **options)
+
+    def run(*arrays):
+        out, pull = jax.vjp(lambda *x: attends(call(*x))[0], *arrays)
+        return out, pull(jnp.sin(jnp.arange(out.size)).reshape(out.shape).astype(out.dtype))
+
+    return jax.jit(run, compiler_options=QUICK)(*arrays)
+
+
+def assert_equal(name, tolerance=1e-10, **options):
+    from attention.kernels import xla
+
+    assert_close(passes(fused.attend, name, **options), passes(xla.attend, name, **options), tolerance)
+
+
+@pytest.mark.parametrize("name", once(FUSED, ["l1", "alibi", "three layers", "softmax over H", "as a matrix"]))
+def test_pairs_that_people_write_fuse_and_equal_xla_with_all_gradients(name, x64):
+    assert len(FUSED) == 30
+    assert_equal(name, mask=Mask(causal=True))
+
+
+SEGMENTS = {
+    "query_segments": np.repeat([[0, 1, 2], [2, 3, 5]], (9, 8, 3), axis=1),
+    "key_segments": np.repeat([[0, 1, 2], [2, 4, 5]], (5, 20, 2), axis=1),
+}
+MASKS = {
+    "all": Mask(),
+    "causal": Mask(causal=True),
+    "causal window of a cache": Mask(causal=True, window=9, query_offset=5),
+    "window": Mask(window=7),
+    "traced offset": Mask(causal=True, query_offset=jnp.int32(7)),
+    "lengths, one of them 0": Mask(key_lengths=jnp.array([0, 19])),
+    "causal lengths": Mask(causal=True, key_lengths=jnp.array([3, 27])),
+    "segments": Mask(causal=True, **{name: jnp.asarray(x) for name, x in SEGMENTS.items()}),
+}
+
+
+@pytest.mark.parametrize("mask", once(MASKS, ["causal window of a cache", "causal lengths", "segments"]))
+def test_every_mask_it_takes_equals_xla(mask, x64):
+    assert_equal("l1", mask=MASKS[mask], rate=0.3)
+
+
+@pytest.mark.parametrize("normaliser", ["sigmoid", "sink(learned=True)", more("relu_squared"), more("sink")])
+def test_every_normaliser_in_tiles_equals_xla(normaliser, x64):
+    assert_equal("alibi", mask=Mask(causal=True), normaliser=normaliser, rate=0.2)
+
+
+@pytest.mark.parametrize("groups", [1, more(4)])
+def test_keys_that_heads_share_have_the_sum_of_their_gradients(groups, x64):
+    assert_equal("bilinear", groups=groups)
+
+
+@pytest.mark.parametrize("name", LOOPED)
+def test_what_does_not_fuse_is_named(name):
+    call, arrays = case(name)
+    assert LOOPED[name][2] in fused.why_not(call(*arrays))
+
+
+def test_a_named_kernel_says_what_it_cannot_do():
+    x = jnp.ones((1, 4, 2, 3))
+    with pytest.raises(UnsupportedError, match=r"'pallas' cannot do this call: .*'sort'.*; use 'chunked' or 'auto'"):
+        attend(Written(*LOOPED["sorted"][:2]), {}, x, x, x, implementation="pallas")
+    with pytest.raises(UnsupportedError, match="'pallas' cannot do this call: it adds no bias"):
+        attend("alibi", {}, x, x, x, implementation="pallas", bias=jnp.ones((1, 1, 4, 4)))
+
+
+@pytest.mark.parametrize(("platform", "target"), [("cuda", "__gpu$xla.gpu.triton"), more("tpu", "tpu_custom_call")])
+def test_both_passes_lower_to_three_kernels(platform, target):
+    name = {"cuda": "gpu", "tpu": "tpu"}[platform]
+    call, arrays = case("l1", mask=Mask(causal=True), shape=(1, 256, 256))
+
+    def loss(*arrays):
+        given = dataclasses.replace(call(*arrays), block=None)
+        return fused.attend(given, name)[0].sum()
+
+    check = jax.export.DisabledSafetyCheck.custom_call(target)
+    exported = jax.export.export(jax.jit(jax.grad(loss, range(4))), platforms=(platform,), disabled_checks=[check])
+    assert exported(*arrays).mlir_module().count(f"@{target}(") == 3
+
+
+ON_A_MESH = """
+import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from attention import Mask
+from attention.kernels import fused, xla
+from tests.attention.kernels import test_fused as own
+
+options = {"mask": Mask(causal=True, key_lengths=jax.numpy.array([3, 27, 0, 20])), "rate": 0.3, "shape": (4, 20, 27)}
+expected = own.passes(xla.attend, "alibi", **options)
+mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+with jax.set_mesh(mesh):
+    own.assert_close(own.passes(fused.attend, "alibi", **options), expected, 2e-5)
+"""
+
+
+@pytest.mark.more
+def test_on_eight_devices(run_python):
+    run_python("-c", ON_A_MESH, devices=8)
