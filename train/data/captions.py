@@ -29,20 +29,16 @@ class Captions(WrittenExamples):
     """
 
     def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
-        """Describes some captions; see `Examples`."""
         return super().recipes(numbers) | {"image": numbers}
 
     def materials(self, training: bool) -> list[Material]:
-        """Lists captions and images; see `Examples`."""
         images = dataclasses.replace(self.split.images, places=self.split.rows[self.fitting])
         return [*super().materials(training), Pictures(images, *self.data.chain(training))]
 
     def training(self, raw: Raw, recipe: Recipe, draw: Draws) -> Example:
-        """Augments the image; see `Examples`."""
         return self._example(raw, recipe, training=True, draw=draw)
 
     def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
-        """Transforms the image for evaluation; see `Examples`."""
         return self._example(raw, recipe, training=False)
 
     def _example(self, raw: Raw, recipe: Recipe, training: bool, draw: Draws | None = None) -> Example:
@@ -86,7 +82,6 @@ class CaptionData(WrittenTextData, ImageSection):
         return corpus
 
     def blank(self) -> Corpus:
-        """Makes a row of zeros with a black image; see `CachedTextSection.blank`."""
         corpus = super().blank()
         split = dataclasses.replace(corpus.splits["train"], images=self.black())
         return dataclasses.replace(corpus, splits=dict.fromkeys(corpus.splits, split))

@@ -126,7 +126,6 @@ class Sentences(WrittenExamples):
         return np.maximum(self.source_lengths, self.split.lengths("target")[self.fitting] + 1)
 
     def epoch(self, seed: int, number: int) -> Recipes:
-        """Orders an epoch in batches of one bucket each; see `Examples`."""
         order = draws.permutation(len(self), draws.ORDER, seed, number)
         batches, bounds = bucketed(self.lengths, self.data.bounds, self.data.batch_size, order)
         shuffled = draws.permutation(len(batches), draws.BATCHES, seed, number)
@@ -149,7 +148,6 @@ class Sentences(WrittenExamples):
         }
 
     def why_host(self, training: bool) -> str:
-        """Names buckets, whose batches have several shapes; see `Examples`."""
         several = len(self.data.bounds) > 1
         return "batches of data.buckets differ in length" if several else super().why_host(training)
 
@@ -314,7 +312,6 @@ class TranslationData(WrittenTextData):
 
     @property
     def learned(self) -> dict[str, tuple[str, ...]]:
-        """The columns of each tokeniser; see `CachedTextSection`."""
         if self.target_tokeniser:
             return {"source_tokeniser": ("source",), "target_tokeniser": ("target",)}
         return {"source_tokeniser": ("source", "target")}

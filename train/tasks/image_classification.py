@@ -49,7 +49,6 @@ class ImageClassification(Task):
         return (batch["image"],)
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """See `Task`. With a key, in training, there are dropout and smoothed labels."""
         logits = self.applied(params, batch, key)
         weight = batch.get("weight", jnp.ones(len(logits)))
         smoothing = 0.0 if key is None else self._label_smoothing

@@ -39,7 +39,6 @@ class TextClassification(TextTask):
         return batch["tokens"], batch["length"]
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """See `Task`."""
         logits = self.applied(params, batch, key)
         return losses.of_examples(losses.of_classes(logits, batch["label"], self.smoothing(key)), batch["weight"])
 

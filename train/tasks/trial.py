@@ -51,7 +51,6 @@ class TrialTask(Task):
         return (batch["tokens"],)
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """See `Task`."""
         logits = self.applied(params, batch, key)
         smoothing = 0.0 if key is None else self._label_smoothing
         found, weight, size = losses.of_classes(logits, batch["targets"], smoothing), batch["weight"], batch["size"]

@@ -29,7 +29,6 @@ class Pictures(Material):
     field: str
 
     def why_host(self) -> str:
-        """Names a transform that needs the host; see `Material`."""
         first, rest = transforms.parted(self.chain)
         if of_host := [transform.name for transform in rest if transform.host_only]:
             return f"{of_host[0]} in {self.field} runs on the host"
@@ -40,16 +39,13 @@ class Pictures(Material):
         return ""
 
     def read(self, recipe: Recipe) -> Raw:
-        """Reads and prepares an image; see `Material`."""
         return self._prepared(recipe["image"])
 
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Describes all images and labels; see `Material`."""
         count, first = len(self.images), self._prepared(0)
         return {name: jax.ShapeDtypeStruct((count, *np.shape(of)), _TYPES[name]) for name, of in first.items()}
 
     def held(self) -> dict[str, np.ndarray]:
-        """Reads and prepares all images; see `Material`."""
         arrays = {name: np.empty(like.shape, like.dtype) for name, like in self.shapes().items()}
         for number in range(len(self.images)):
             for name, value in self._prepared(number).items():
@@ -57,7 +53,6 @@ class Pictures(Material):
         return arrays
 
     def gather(self, held: dict[str, jax.Array], recipe: Recipe) -> Raw:
-        """Takes an image and its label; see `Material`."""
         return {name: held[name][recipe["image"]] for name in _TYPES if name in held}
 
     def _prepared(self, number: int) -> Raw:
@@ -78,7 +73,6 @@ class ImageExamples(Examples):
     """
 
     def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
-        """Describes some images; see `Examples`."""
         return {"index": numbers, "image": numbers}
 
     def epoch(self, seed: int, number: int) -> Recipes:
@@ -89,7 +83,6 @@ class ImageExamples(Examples):
         return recipes | {"partner": draws.permutation(len(self), draws.PARTNERS, seed, number)}
 
     def materials(self, training: bool) -> list[Material]:
-        """Lists the images; see `Examples`."""
         return [Pictures(self.split, *self.data.chain(training))]
 
     def read(self, recipe: Recipe, training: bool) -> Raw:
@@ -100,7 +93,6 @@ class ImageExamples(Examples):
         return raw | {"partner": super().read({"image": recipe["partner"]}, training)}
 
     def training(self, raw: Raw, recipe: Recipe, draw: Draws) -> Example:
-        """Augments an image, and mixes it; see `Examples`."""
         example = self._example(raw, recipe, training=True, draw=draw)
         if "partner" not in raw:
             return example
@@ -110,12 +102,10 @@ class ImageExamples(Examples):
         return example | {"image": image, "other_label": other["label"], "mix": mix}
 
     def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
-        """Transforms an image for evaluation; see `Examples`."""
         weight = draws.namespace(recipe["index"]).float32(1)
         return self._example(raw, recipe, training=False) | {"weight": weight}
 
     def why_host(self, training: bool) -> str:
-        """Names mixup, which draws from a Beta distribution; see `Examples`."""
         return "data.mixup runs on the host" if training and self.data.mixup else super().why_host(training)
 
     def _example(self, raw: Raw, recipe: Recipe, training: bool, draw: Draws | None = None) -> Example:

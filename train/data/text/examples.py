@@ -33,19 +33,15 @@ class Passages(Material):
     width: int
 
     def read(self, recipe: Recipe) -> Raw:
-        """Cuts a passage; see `Material`."""
         return {self.name: cut(self.ids, recipe[f"{self.name}_start"], self.width)}
 
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Describes all ids, and as many zeros after them as are cut out; see `Material`."""
         return {self.name: jax.ShapeDtypeStruct((len(self.ids) + self.width,), self.ids.dtype)}
 
     def held(self) -> dict[str, np.ndarray]:
-        """Reads all ids; see `Material`."""
         return {self.name: np.pad(self.ids[:], (0, self.width))}
 
     def gather(self, held: dict[str, jax.Array], recipe: Recipe) -> Raw:
-        """Cuts a passage on a device; see `Material`."""
         start = recipe[f"{self.name}_start"]
         return {self.name: jax.lax.dynamic_slice_in_dim(held[self.name], start, self.width).astype(np.int32)}
 
@@ -102,7 +98,6 @@ class TextExamples(Examples):
         return {"text": self.data.context}
 
     def materials(self, training: bool) -> list[Material]:
-        """Lists the texts; see `Examples`."""
         return [Passages(name, ids, self._widths[name]) for name, ids in self._texts.items()]
 
     @property
@@ -144,7 +139,6 @@ class _Windows(TextExamples):
         return {"text": self._width + self.ahead}
 
     def epoch(self, seed: int, number: int) -> Recipes:
-        """Cuts and orders an epoch's windows; see `Examples`."""
         order = draws.permutation(len(self), draws.ORDER, seed, number)
         starts = shifted(self._tokens, self._width, seed, number)[order]
         return {"index": starts, "text_start": starts}
@@ -179,12 +173,10 @@ class NextToken(_Windows):
         return self.data.eval_stride or self._width
 
     def training(self, raw: Raw, recipe: Recipe, draw: Draws) -> Example:
-        """Makes a training example; see `Examples`."""
         weight = draws.namespace(recipe["index"]).ones(self._width, np.float32)
         return {"tokens": raw["text"][:-1], "targets": raw["text"][1:], "weight": weight, "index": recipe["index"]}
 
     def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
-        """Makes an example of evaluation; see `Examples`."""
         xp, place, length = draws.namespace(recipe["index"]), np.arange(self._width), recipe["text_length"]
         return {
             "tokens": padded(raw["text"][:-1], length, self._pad),
@@ -249,7 +241,6 @@ class MaskedTokens(_Windows):
         return self.data.context - len(self._marks)
 
     def training(self, raw: Raw, recipe: Recipe, draw: Draws) -> Example:
-        """Makes a training example; see `Examples`."""
         return self._masked(raw["text"], self._width, recipe, draw)
 
     def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
@@ -291,7 +282,6 @@ class Labelled(TextExamples):
     """
 
     def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
-        """Describes some documents; see `Examples`."""
         start, length = self.split.places("text", numbers).values()
         shown = np.minimum(length, self.data.context)
         start = start if self.data.keep == "first" else start + length - shown
@@ -299,7 +289,6 @@ class Labelled(TextExamples):
         return own | {"text_start": start, "text_length": shown}
 
     def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
-        """Makes an example of training or evaluation; see `Examples`."""
         xp = draws.namespace(recipe["index"])
         return {
             "tokens": padded(raw["text"], recipe["text_length"], self._pad),

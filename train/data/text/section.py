@@ -192,6 +192,5 @@ class LabelledTextData(CommonTextData):
         return corpus
 
     def blank(self) -> Corpus:
-        """Makes one blank document, with its class; see `CachedTextSection.blank`."""
         names = tuple(map(str, range(section.needed("classes", self.classes))))
         return dataclasses.replace(super().blank(), class_names=names)

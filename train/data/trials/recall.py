@@ -34,7 +34,7 @@ class StackedRecall(Trial):
     values: Annotated[int, at_least(2)] = 64
     rewritten: Size = 0
 
-    channels: ClassVar[int] = 2
+    answers, channels = "values", 2
 
     def __post_init__(self):
         super().__post_init__()
@@ -47,17 +47,11 @@ class StackedRecall(Trial):
         """Keys, values, and nothing."""
         return 1 + self.keys + self.values
 
-    @property
-    def chance(self) -> float:
-        """See `Trial`."""
-        return 1 / self.values
-
     def length(self, size: int) -> int:
         """A position a pair, a key that is written again, and a question."""
         return 2 * size + self.rewritten
 
     def example(self, draw: Draws, size: Word, most: int) -> Example:
-        """See `Trial`."""
         keys, values = permuted(draw, self.keys)[:most], draw.integer(self.values, most)
         again, shifts = permuted(draw, most, size)[: self.rewritten], draw.integer(self.values - 1, self.rewritten or 1)
         asked = permuted(draw, most, size)
@@ -98,6 +92,8 @@ class Recall(Trial):
     context: Annotated[Count, Sentinel(0, "4 a pair")] = 64
     power: Share = 0.01
 
+    answers = "values"
+
     def __post_init__(self):
         super().__post_init__()
         _check_alphabet(self, self.keys)
@@ -107,17 +103,10 @@ class Recall(Trial):
         """Keys, values and fillers."""
         return self.keys + self.values + self.fillers
 
-    @property
-    def chance(self) -> float:
-        """See `Trial`."""
-        return 1 / self.values
-
-    def length(self, size: int) -> int:
-        """See `Trial`; an even number."""
+    def length(self, size: int) -> int:  # an even number
         return max(self.context + self.context % 2, 4 * size)
 
     def example(self, draw: Draws, size: Word, most: int) -> Example:
-        """See `Trial`."""
         length = self.length(most)
         keys, values = permuted(draw, self.keys)[:most], draw.integer(self.values, most)
         of_own = draws.namespace(values).maximum(self.length(1), 4 * size)
@@ -163,24 +152,14 @@ class InContextRecall(Trial):
     noise: Rate = 0.0
     noises: Count = 16
 
-    smallest: ClassVar[int] = 2
+    answers, positions, smallest = "values", 2, 2
 
     @property
     def vocabulary(self) -> int:
         """Keys, values, and the tokens of noise where there is some."""
         return self.keys + self.values + (self.noises if self.noise else 0)
 
-    @property
-    def chance(self) -> float:
-        """See `Trial`."""
-        return 1 / self.values
-
-    def length(self, size: int) -> int:
-        """Two tokens a pair."""
-        return 2 * size
-
     def example(self, draw: Draws, size: Word, most: int) -> Example:
-        """See `Trial`."""
         keys, of_key = draw.integer(self.keys, most), draw.integer(self.values, self.keys)
         noisy, noise = draw.fine(most) < threshold(self.noise), draw.integer(self.noises, 2 * most)
         xp = draws.namespace(keys)
@@ -211,25 +190,15 @@ class FuzzyRecall(Trial):
     symbols: Annotated[int, at_least(3)] = 7
     motifs: Count = 8
 
-    longest: ClassVar[int] = 3
-    smallest: ClassVar[int] = 2
+    longest: ClassVar[int] = 3  # tokens of a key or a value
+    answers, positions, smallest = "symbols", 7, 2  # positions of the longest pair and its sign
 
     @property
     def vocabulary(self) -> int:
         """Nothing, the sign, and the tokens of keys and of values."""
         return 2 + 2 * self.symbols
 
-    @property
-    def chance(self) -> float:
-        """See `Trial`."""
-        return 1 / self.symbols
-
-    def length(self, size: int) -> int:
-        """As many tokens as the longest pairs have."""
-        return size * (2 * self.longest + 1)
-
     def example(self, draw: Draws, size: Word, most: int) -> Example:
-        """See `Trial`."""
         keys, key_sizes = self._motifs(draw)
         values, value_sizes = self._motifs(draw)
         motif = draw.integer(self.motifs, most)

@@ -68,15 +68,9 @@ class Words(Trial):
 
     @property
     def chance(self) -> float:
-        """See `Trial`."""
         return 1 / len(products(self.group))
 
-    def length(self, size: int) -> int:
-        """A token an element."""
-        return size
-
     def example(self, draw: Draws, size: Word, most: int) -> Example:
-        """See `Trial`."""
         word = draw.integer(len(products(self.group)), most)
         xp = draws.namespace(word)
         place = xp.arange(most)
