@@ -19,11 +19,7 @@ class Captioning(WritingTask):
     model_types: ClassVar = {"captioner": CaptionerConfig}
 
     def sizes_of(self, config: Config) -> tuple[tuple[int, int, int], int, int]:
-        """Collects the shape of the images, the size of the vocabulary, and the tokens of the longest caption.
-
-        Raises:
-          UsageError: images differ in size between training and evaluation.
-        """
+        """Collects the shape of the images, the size of the vocabulary, and the tokens of the longest caption."""
         return config.data.shape(self.corpus), self.corpus.tokeniser.size, config.data.target_length
 
     @property
@@ -32,5 +28,4 @@ class Captioning(WritingTask):
         return max(self.lengths().values())
 
     def lengths(self) -> dict[str, int]:
-        """Counts the tokens of images and captions."""
         return {"the tokens of an image": self.model.source_length, "data.target_length": self._data.target_length}

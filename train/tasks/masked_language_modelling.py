@@ -24,16 +24,12 @@ class MaskedLanguageModelling(TextTask):
     The masks of evaluation are the same in every run.
     """
 
-    unit = "tokens"
+    unit, predicts_tokens = "tokens", True
     data_type = MaskedTextData
     model_types = {"masked_lm": MaskedLMConfig}  # noqa: RUF012
 
     def sizes_of(self, config: Config) -> tuple[int, int]:
-        """Collects the size of the vocabulary, and the tokens of a window.
-
-        Raises:
-          UsageError: the tokeniser pads with another token than the model, or the published weights do not fit.
-        """
+        """Collects the size of the vocabulary, and the tokens of a window."""
         tokeniser, model = self.corpus.tokeniser, config.model
         pad = tokeniser.special.get("pad", model.padding_token)
         if pad != model.padding_token:
@@ -42,7 +38,6 @@ class MaskedLanguageModelling(TextTask):
                 f"{pad}; set --config.model.padding_token={pad}."
             )
         if model.pretrained:
-            # Raises an error before anything is compiled or written.
             pretrained.check_fit(model.pretrained, model, tokeniser.size, config.data.context)
         return tokeniser.size, config.data.context
 

@@ -23,14 +23,9 @@ class Translation(WritingTask):
     model_types: ClassVar = {"encoder_decoder": EncoderDecoderConfig, "seq2seq": Seq2SeqConfig}
 
     def sizes_of(self, config: Config) -> tuple[int, int, int, int]:
-        """Collects the sizes of both vocabularies, and the tokens of the longest source and target.
-
-        Raises:
-          UsageError: the published weights do not fit the model.
-        """
+        """Collects the sizes of both vocabularies, and the tokens of the longest source and target."""
         source, target = self.corpus.tokenisers.values()
         if config.model.pretrained:
-            # Raises an error before anything is compiled or written.
             pretrained.check_fit(config.model.pretrained, config.model, target.size, self.tokens, target.special)
         return source.size, target.size, config.data.source_length, config.data.target_length
 
@@ -51,12 +46,10 @@ class Translation(WritingTask):
         return scores | translation_scores.by_length(texts, references, lengths, self._data.groups)
 
     def describe(self, params: dict) -> dict[str, Any]:
-        """Adds the size of the source's vocabulary."""
         return super().describe(params) | {"source_vocabulary": self.corpus.tokenisers["source"].size}
 
     @property
     def limits(self) -> str:
-        """The most tokens of a pair's sides, in words."""
         return f"{self._data.source_length} and {self._data.target_length} tokens"
 
     @property
