@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from attention.errors import UsageError, listed
+from attention.errors import UsageError
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
@@ -14,11 +14,7 @@ def ordered(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def numbers(names: Iterable[str], classes: Sequence[str], part: str, field: str) -> tuple[int, ...]:
-    """Finds the number of each name of a part in `classes`, the names of the training data.
-
-    Raises:
-      UsageError: the training data have no such class; it names the part and the config field of the class.
-    """
+    """Finds the number of each name of a part in `classes`, those of training; raises UsageError for others."""
     number_of = {name: number for number, name in enumerate(classes)}
     names = list(names)
     if strange := [name for name in names if name not in number_of]:
@@ -27,8 +23,3 @@ def numbers(names: Iterable[str], classes: Sequence[str], part: str, field: str)
             f"{', '.join(classes)}; look at {field} and data.{part}_split."
         )
     return tuple(number_of[name] for name in names)
-
-
-def remark(names: Sequence[str]) -> str:
-    """Writes a line that names the classes, the first of them where there are many."""
-    return f"Classes: {listed(names, 10)}"

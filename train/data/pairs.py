@@ -7,7 +7,7 @@ function of (seed, epoch) alone, so a run that is resumed sees the same ones.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -34,10 +34,7 @@ def bucketed(
 
     `bounds` are the lengths that batches are padded to, ascending. With `fill`, NOTHING fills the last batch of each
     bucket. Otherwise what does not fill a batch joins the next longer bucket, and fewer of the longest than a batch
-    holds are left out.
-
-    Returns:
-      The indices of the examples of each batch, and the bound that it is padded to.
+    holds are left out. Each batch has the indices of its examples, and the bound that it is padded to.
     """
     bucket = np.searchsorted(bounds, lengths)[order]
     left, groups = order[:0], []
@@ -51,22 +48,18 @@ def bucketed(
     return np.concatenate(groups), np.repeat(bounds, [len(group) for group in groups])
 
 
-def parse_bounds(text: str, longest: int) -> tuple[int, ...]:
-    """Reads lengths below the longest: '8,16' with a longest of 32 gives (8, 16, 32), and '' gives (32,)."""
+def parse_bounds(text: str, longest: int, field: str) -> tuple[int, ...]:
+    """Reads rising lengths below the longest: '8,16' with a longest of 32 gives (8, 16, 32), and '' gives (32,)."""
     try:
-        return (*(int(part) for part in text.split(",") if text), longest)
+        bounds = (*(int(part) for part in text.split(",") if text), longest)
     except ValueError:
-        return (0, longest)
-
-
-def check_bounds(bounds: Sequence[int], text: str, field: str) -> None:
-    """Raises UsageError where the lengths that were read of a text are not rising ones from 1 on."""
+        bounds = (0, longest)
     if any(low >= high for low, high in itertools.pairwise((0, *bounds))):
-        longest = bounds[-1]
         raise UsageError(
             f"{field} must be rising lengths between 1 and {longest - 1}, below the longest sentence, such as "
             f"'{max(1, longest // 4)},{max(2, longest // 2)}', or '' for none, but it is {text!r}."
         )
+    return bounds
 
 
 class WrittenExamples(TextExamples):
@@ -292,13 +285,13 @@ class TranslationData(WrittenTextData):
 
     def __post_init__(self):
         super().__post_init__()
-        check_bounds(self.bounds, self.buckets, "data.buckets")
-        check_bounds(self.groups, self.by_length, "data.by_length")
+        parse_bounds(self.buckets, max(self.source_length, self.target_length), "data.buckets")
+        parse_bounds(self.by_length, self.source_length, "data.by_length")
 
     @property
     def bounds(self) -> tuple[int, ...]:
         """The greatest length of a pair's longer side in each bucket."""
-        return parse_bounds(self.buckets, max(self.source_length, self.target_length))
+        return parse_bounds(self.buckets, max(self.source_length, self.target_length), "data.buckets")
 
     @property
     def limits(self) -> dict[str, int]:
@@ -308,7 +301,7 @@ class TranslationData(WrittenTextData):
     @property
     def groups(self) -> tuple[int, ...]:
         """The longest source of each group that has a BLEU; none without `by_length`."""
-        return parse_bounds(self.by_length, self.source_length) if self.by_length else ()
+        return parse_bounds(self.by_length, self.source_length, "data.by_length") if self.by_length else ()
 
     @property
     def learned(self) -> dict[str, tuple[str, ...]]:

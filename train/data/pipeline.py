@@ -249,10 +249,8 @@ class Examples(Lazy):
 
         Orders, draws and whole epochs are independent for each seed. A process takes its block of each global batch, so
         arrays are (B, ...) for B = data.batch_size / process_count. `get_state` and `set_state` (or Orbax) resume the
-        iterator exactly, in any process; `close` it when done.
-
-        Raises:
-          UsageError: the batch size is not a multiple of the processes.
+        iterator exactly, in any process; `close` it when done. Raises UsageError where the batch size is no multiple of
+        the processes.
         """
         stream = TrainingStream(self, seed, process_index, process_count)
         return BatchIterator(grain.MapDataset.range(ENDLESS).map(stream.batch), self.data.workers)

@@ -29,11 +29,7 @@ CARD = "README.md"
 def export(directory: Path, folder: str, step: str = "best", replica: int = 0) -> None:
     """Writes a run's weights as `models.published.pretrained.export` does, with its tokenisers, and a card.
 
-    Args:
-      directory: The work directory of a run of a model that `transformers` has, such as a RoBERTa or a ViT.
-      folder: The folder to write, which is created if needed.
-      step: `best`, `last` or a step with a checkpoint.
-      replica: Which replica, of several.
+    `transformers` must have the model, such as a RoBERTa or a ViT; the step is `best`, `last` or a checkpoint's.
     """
     config = loading.validate(workdir.read_config(directory))
     pretrained.architectures_of(config.model)

@@ -82,11 +82,7 @@ class Cell:
         return {self._run(rate, seed): self._flags(rate, seed) for seed in range(seeds)}
 
     def left(self, runs: running.Runs) -> dict[Path, Sequence[str]]:
-        """Leaves out the runs that diverged before.
-
-        Raises:
-          UsageError: one of them was trained with other settings.
-        """
+        """Leaves out the runs that diverged before; raises UsageError where one was trained with other settings."""
         diverged = self._diverged
         for path in filter(pool.is_finished, runs):
             self._check(path)

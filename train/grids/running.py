@@ -12,14 +12,9 @@ Ended = Callable[[Path], None]  # is given the work directory
 
 
 def run_all(todo: Runs, jobs: int, most: int, directory: Path, ended_one: Ended) -> dict[Path, str]:
-    """Trains the runs that are left; says how many at a time, how each ended, and how long the others will take.
+    """Trains the runs that are left, `jobs` processes at a time (0 is one for each CPU), each of `most` runs at most.
 
-    Args:
-      todo: The runs.
-      jobs: The number of processes at a time; 0 is one for each CPU.
-      most: How many runs may be trained together, in one process.
-      directory: The folder of the sweep.
-      ended_one: Called with each run that has ended.
+    It says how each ended, and how long the others will take.
     """
     together.take_apart_finished(directory)
     left = {path: flags for path, flags in todo.items() if not pool.is_finished(path)}

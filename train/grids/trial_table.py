@@ -24,17 +24,11 @@ Line = Annotated[str, Rule("text in one line", lambda text: in_line(text) == tex
 
 @dataclasses.dataclass(frozen=True)
 class TrialTable:
-    """The cells of a table.
+    """The cells of a table."""
 
-    Attributes:
-      trials: Of each trial the `settings` that its cells have in common, by their paths, and `chance`.
-      rows: Its cells, which have a `trial`, a `spec`, and accuracies or the reason why there are none.
-      made: Versions, devices and revisions of the runs.
-    """
-
-    trials: dict[str, dict[str, Any]]
-    rows: list[Row]
-    made: list[dict[str, Any]]
+    trials: dict[str, dict[str, Any]]  # of each the `settings` that its cells have in common, by path, and `chance`
+    rows: list[Row]  # cells, which have a `trial`, a `spec`, and accuracies or the reason why there are none
+    made: list[dict[str, Any]]  # versions, devices and revisions of the runs
 
     @classmethod
     def read(cls, path: Path) -> "TrialTable":

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from attention.errors import UsageError
+from attention.errors import UsageError, listed
 from attention.operations import Cost
 from models.published import pretrained
 from models.surgery import low_rank
 from models.surgery.low_rank import Lora
 from train.config.schema import Config
-from train.data import classes, splits
+from train.data import splits
 from train.data.pipeline import BatchIterator, Examples
 from train.state import count_parameters, first_attention
 from train.step import Batch, Sums
@@ -153,11 +153,11 @@ class Task:
     def remarks(self) -> list[str]:
         """Writes lines about the data to print before the first step."""
         slices = splits.remarks(self._data, {part: examples.split.split for part, examples in self.sources.items()})
-        return [*slices, *([classes.remark(self.class_names)] if self.class_names else [])]
+        return [*slices, *([f"Classes: {listed(self.class_names, 10)}"] if self.class_names else [])]
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of their numbers; () where the data name none."""
+        """The names of the classes by their numbers; () where the data name none."""
         return ()
 
     def files(self) -> dict[str, str]:

@@ -5,7 +5,7 @@ import pytest
 
 from attention import UsageError
 from train.data import draws
-from train.data.pairs import NOTHING, bucketed, check_bounds, parse_bounds
+from train.data.pairs import NOTHING, bucketed, parse_bounds
 
 LENGTHS = np.random.default_rng(0).integers(1, 33, 203)
 BOUNDS = (8, 16, 32)
@@ -48,11 +48,11 @@ def test_by_hand():
 
 
 def test_bounds():
-    assert parse_bounds("", 20) == (20,)
-    assert parse_bounds("5,10", 20) == (5, 10, 20)
+    assert parse_bounds("", 20, "data.buckets") == (20,)
+    assert parse_bounds("5,10", 20, "data.buckets") == (5, 10, 20)
 
 
 @pytest.mark.parametrize("text", ["10,5", "5,5", "0", "20", "a", "5;10", "5,"])
 def test_bounds_that_are_none(text):
     with pytest.raises(UsageError, match="rising lengths between 1 and 19"):
-        check_bounds(parse_bounds(text, 20), text, "data.buckets")
+        parse_bounds(text, 20, "data.buckets")

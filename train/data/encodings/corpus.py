@@ -28,21 +28,13 @@ _LEARNED = 2  # the version of tokenisers
 
 @dataclasses.dataclass(frozen=True)
 class TokenisedSplit(Lazy):
-    """A split of tokenised rows, such as documents or pairs.
+    """A split of tokenised rows, such as documents or pairs."""
 
-    Attributes:
-      columns: The texts of all rows of the part that the split belongs to.
-      split: The split.
-      rows: The indices of the split's rows in the part.
-      classes: The number in the corpus of each class of the part.
-      images: The images of all rows of the part, where they have some.
-    """
-
-    columns: Mapping[str, Stored]
+    columns: Mapping[str, Stored]  # the texts of all rows of the part that the split belongs to
     split: Split
-    rows: Int64[np.ndarray, " rows"]
-    classes: tuple[int, ...] = ()
-    images: LabelledImages | None = None
+    rows: Int64[np.ndarray, " rows"]  # those of the split, by their indices in the part
+    classes: tuple[int, ...] = ()  # the number in the corpus of each class of the part
+    images: LabelledImages | None = None  # of all rows of the part, where they have some
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -93,19 +85,12 @@ class TokenisedSplit(Lazy):
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Tokenised text, whose columns are `text`, or `source` and `target`, each with its tokeniser.
+    """Tokenised text, whose columns are `text`, or `source` and `target`, each with its tokeniser."""
 
-    Attributes:
-      tokenisers: The tokenisers by column; one object where columns share it.
-      splits: `train`, `validation` and `test`.
-      rows: The rows of the parts that the splits are cut from, by the names of the parts.
-      class_names: The names of the classes of labelled text; () otherwise.
-    """
-
-    tokenisers: dict[str, Tokeniser]
-    splits: dict[str, TokenisedSplit]
-    rows: dict[str, Rows] = dataclasses.field(default_factory=dict)
-    class_names: tuple[str, ...] = ()
+    tokenisers: dict[str, Tokeniser]  # by column; one object where columns share it
+    splits: dict[str, TokenisedSplit]  # `train`, `validation` and `test`
+    rows: dict[str, Rows] = dataclasses.field(default_factory=dict)  # of the parts that these are cut from
+    class_names: tuple[str, ...] = ()  # of labelled text
 
     @property
     def tokeniser(self) -> Tokeniser:

@@ -15,15 +15,12 @@ from train.data.sources.rows import DataColumn, Rows
 class Source:
     """A row of the table; the file of its name opens its splits.
 
-    Attributes:
-      form: How `data.source` names it: alone, with a place after a colon, or with options.
-      gives: What its rows can be: images, text, pairs, captions.
-      is_prepared: Whether its images stay as they are, and slices of them are cut in their order; otherwise they have
-        any size until they are made one, and any order, such as that of their classes.
+    Prepared images stay as they are, and slices of them are cut in their order; others have any size until they are
+    made one, and any order, such as that of their classes.
     """
 
-    form: str
-    gives: tuple[str, ...]
+    form: str  # how `data.source` names it: alone, with a place after a colon, or with options
+    gives: tuple[str, ...]  # what its rows can be
     is_prepared: bool = False
 
 

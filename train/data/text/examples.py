@@ -63,8 +63,7 @@ def shifted(tokens: int, width: int, seed: int, epoch: int) -> Starts:
 def strides(tokens: int, width: int, stride: int) -> tuple[Starts, Starts, Starts]:
     """Lays windows of `width` tokens over all of a text, each `stride` after the one before; the last may be cut short.
 
-    Returns:
-      The first token of each window, how many it has, and how many at its beginning an earlier window shows.
+    Of each window there are the first token, how many it has, and how many at its beginning an earlier one shows.
     """
     starts = np.arange(max(0, -(-(tokens - width) // stride)) + 1) * stride
     return starts, np.minimum(tokens - starts, width), np.where(starts > 0, width - stride, 0)

@@ -86,11 +86,7 @@ def check(place: str) -> None:
 
 
 def read(place: str) -> MarianTokeniser:
-    """Loads the tokeniser of one side of a published model, whose pieces' ids are in `vocab.json` beside it.
-
-    Raises:
-      UsageError: the files are missing, cannot be fetched or are damaged.
-    """
+    """Loads the tokeniser of one side of a published model, whose pieces' ids are in `vocab.json` beside it."""
     check(place)
     source, _, file = place.rpartition("/")
     spm, vocabulary = hugging_face.find(source, file), hugging_face.find(source, VOCABULARY)
