@@ -17,6 +17,7 @@ from attention.errors import UsageError
 from attention.types import Count, Reader, Sentinel, Unit, at_most
 from models.fields import field
 from train.data import draws, section, sources, tokenisers
+from train.data.draws import Draws
 from train.data.encodings.corpus import Corpus
 from train.data.pipeline import NOTHING, Example, Raw, Recipe, Recipes
 from train.data.text.examples import TextExamples, padded
@@ -129,8 +130,9 @@ class Sentences(WrittenExamples):
         size = self.data.eval_batch_size
         return self._bounded(*bucketed(self.lengths[:count], self.data.bounds, size, np.arange(count), fill=True))
 
-    def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
+    def example(self, raw: Raw, recipe: Recipe, draw: Draws | None = None) -> Example:
         """Pads a pair to its bucket, or to a side's greatest length where that is less."""
+        del draw
         bound = recipe["bound"] if "bound" in recipe else self.data.bounds[-1]
         source, target, real = raw["source"][:bound], raw["target"][:bound], recipe["index"] != NOTHING
         return {
@@ -206,7 +208,6 @@ class WrittenTextData(CachedTextSection):
         return {side: length - 1 for side, length in self.limits.items()}
 
     def load(self) -> Corpus:
-        """Loads the corpus; raises UsageError also where a tokeniser lacks a start or an end token."""
         corpus = super().load()
         for side, tokeniser in corpus.tokenisers.items():
             if missing := [name for name in ("start", "end") if name not in tokeniser.special]:
@@ -218,7 +219,6 @@ class WrittenTextData(CachedTextSection):
         return corpus
 
     def examples(self, corpus: Corpus) -> dict[str, WrittenExamples]:
-        """Makes the examples of each split; raises UsageError where too few are short enough."""
         examples_of = super().examples(corpus)
         for part, examples in examples_of.items():
             least = self.batch_size if part == "train" and examples.whole_batches else 1
@@ -295,7 +295,6 @@ class TranslationData(WrittenTextData):
 
     @property
     def limits(self) -> dict[str, int]:
-        """The most tokens of each side, its end token included."""
         return {"source": self.source_length, **super().limits}
 
     @property

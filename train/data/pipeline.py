@@ -165,9 +165,9 @@ class Material:
 class Examples(Lazy):
     """A split cut into examples, and their batches; `len` is how many an epoch of training has.
 
-    A subclass says which recipes and materials there are, and makes an example of them. What `training` and `evaluated`
-    do holds for numpy and for jax.numpy, so that an example is the same wherever it is made. The split is of images or
-    of tokenised rows; its `content` identifies them.
+    A subclass says which recipes and materials there are, and makes an example of them in numpy and in jax.numpy alike,
+    so that it is the same wherever it is made. The split is of images or of tokenised rows; its `content` identifies
+    them.
     """
 
     data: Batches
@@ -220,25 +220,33 @@ class Examples(Lazy):
         """Reads what an example is made of."""
         return merged(material.read(recipe) for material in self._materials[training])
 
-    def training(self, raw: Raw, recipe: Recipe, draw: Draws) -> Example:
-        """Makes a training example, which is that of evaluation unless a subclass has another."""
-        del draw
-        return self.evaluated(raw, recipe)
-
-    def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
-        """Makes an example of evaluation, with `index` and `weight`."""
+    def example(self, raw: Raw, recipe: Recipe, draw: Draws | None = None) -> Example:
+        """Makes an example with `index`: of training where there are draws, else of evaluation, with `weight`."""
 
     def blank(self, example: Example, recipe: Recipe) -> Example:
         """Replaces an example that only fills a batch by zeros, whose index is NOTHING."""
         index = recipe["index"]
         xp = draws.namespace(index)
+        if xp is np and index != NOTHING:
+            return example
         zeros = {name: xp.zeros_like(value) for name, value in example.items()} | {"index": index}
         return {name: xp.where(index == NOTHING, zeros[name], value) for name, value in example.items()}
+
+    def make(self, raw: Raw, recipe: Recipe, seed: Word | None = None) -> Example:
+        """Makes an example of a batch, of training where there is a seed."""
+        if seed is None:
+            return self.blank(self.example(raw, recipe), recipe)
+        return self.example(raw, recipe, Draws(draws.EXAMPLE, seed, recipe["high"], recipe["low"]))
+
+    def batch(self, recipes: Recipes, row: int, seed: int | None = None) -> Batch:
+        """Makes the batch of a row of recipes; see `make`."""
+        each = _each({name: of[row] for name, of in recipes.items()})
+        return _stack([self.make(self.read(recipe, seed is not None), recipe, seed) for recipe in each])
 
     def evaluate(self, number: int) -> Example:
         """Makes one of the `eval_length` examples of evaluation."""
         [recipe] = _each(self.recipes(np.array([number])))
-        return self.evaluated(self.read(recipe, training=False), recipe)
+        return self.example(self.read(recipe, training=False), recipe)
 
     def why_host(self, training: bool) -> str:
         """Says why a device cannot make the examples, or '' where it can."""
@@ -263,7 +271,7 @@ class Examples(Lazy):
         """
         recipes = self.eval_recipes(process_index, process_count, most)
         numbers = grain.MapDataset.range(len(recipes["index"]))
-        return BatchIterator(numbers.map(functools.partial(self._eval_batch, recipes)), self.data.workers)
+        return BatchIterator(numbers.map(functools.partial(self.batch, recipes)), self.data.workers)
 
     def eval_recipes(self, process_index: int = 0, process_count: int = 1, most: int = 0) -> Recipes:
         """Describes a process's part of all batches of evaluation, (batches, B); see `eval_batches`."""
@@ -271,15 +279,6 @@ class Examples(Lazy):
         recipes = self.evaluation(min(self.eval_length, most or self.eval_length))
         columns = slice(process_index * share, (process_index + 1) * share)
         return {name: of.reshape(-1, self.data.eval_batch_size)[:, columns] for name, of in recipes.items()}
-
-    def _eval_batch(self, recipes: Recipes, number: int) -> Batch:
-        each = _each({name: of[number] for name, of in recipes.items()})
-        made = [self.evaluated(self.read(recipe, training=False), recipe) for recipe in each]
-        filled = [
-            one if recipe["index"] != NOTHING else self.blank(one, recipe)
-            for one, recipe in zip(made, each, strict=True)
-        ]
-        return _stack(filled)
 
     @functools.cached_property
     def _materials(self) -> dict[bool, Sequence[Material]]:
@@ -314,17 +313,7 @@ class TrainingStream:
 
     def batch(self, step: int) -> Batch:
         """Makes the batch of a step."""
-        each = _each({name: of[0] for name, of in self.recipes(step, 1).items()})
-        return _stack([self._example(recipe) for recipe in each])
-
-    def _example(self, recipe: Recipe) -> Example:
-        raw = self.examples.read(recipe, training=True)
-        return self.examples.training(raw, recipe, example_draws(self.seed, recipe))
-
-
-def example_draws(seed: Word, recipe: Recipe) -> Draws:
-    """Starts the draws of the training example at a recipe's position."""
-    return Draws(draws.EXAMPLE, seed, recipe["high"], recipe["low"])
+        return self.examples.batch(self.recipes(step, 1), 0, self.seed)
 
 
 def merged(dicts: Iterable[Mapping[str, T]]) -> dict[str, T]:

@@ -34,9 +34,9 @@ class TrialTable:
     def read(cls, path: Path) -> "TrialTable":
         """Reads a table; raises a UsageError where the file holds none."""
         table = build(cls, read_json(path, "give a table that train.trials wrote"), str(path))
-        trials = all(fits(TrialSettings, of) for of in table.trials.values())
+        trials = all(fits(_Common, of) for of in table.trials.values())
         rows = trials and all(_is_row(row, table.trials) for row in table.rows)
-        if not rows or not all(fits(Made, call) for call in table.made):
+        if not rows or not all(fits(_HowMade, call) for call in table.made):
             raise UsageError(f"{path} is no table of trials, or it was damaged; make it anew with train.trials.")
         return table
 
@@ -99,24 +99,18 @@ Chosen = TypedDict(
 )
 
 
-class TrialSettings(TypedDict):
-    """What the cells of a trial have in common."""
-
+class _Common(TypedDict):
     settings: Chosen
     chance: Annotated[Number, at_least(0), below(1)]
 
 
-class EmptyRow(TypedDict):
-    """A cell without accuracies."""
-
+class _EmptyRow(TypedDict):
     trial: Line
     spec: Line
     reason: Line
 
 
-class TrialRow(TypedDict):
-    """A cell with accuracies, which stand beside these by names such as `accuracy_at_64`."""
-
+class _FullRow(TypedDict):  # accuracies of other sizes stand beside these by names such as `accuracy_at_64`
     trial: Line
     spec: Line
     rate: Line
@@ -129,9 +123,7 @@ class TrialRow(TypedDict):
     forward_flops_per_example: NotRequired[Count]
 
 
-class Made(TypedDict):
-    """How runs were made."""
-
+class _HowMade(TypedDict):
     versions: dict[Line, Line]
     devices: Line
     git: Line
@@ -173,8 +165,8 @@ def _lines(table: Mapping[str, Any]) -> str:
 
 def _is_row(row: Any, trials: Mapping[str, Any]) -> bool:
     if fits(Mapping, row) and "reason" in row:
-        return fits(EmptyRow, row) and "accuracy" not in row
-    return fits(TrialRow, row) and row["trial"] in trials and _are_numbers(row)
+        return fits(_EmptyRow, row) and "accuracy" not in row
+    return fits(_FullRow, row) and row["trial"] in trials and _are_numbers(row)
 
 
 def _are_numbers(row: Row) -> bool:

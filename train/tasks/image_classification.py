@@ -31,7 +31,6 @@ class ImageClassification(Task):
         return dict.fromkeys(PARTS, self._data.blank()) if dry else self._data.load()
 
     def sizes_of(self, config: Config) -> tuple[tuple[int, int, int], int]:
-        """Collects the shape of the images, and the number of classes."""
         return self._shape("train", config.data.train_transforms), self.sources["train"].split.num_classes
 
     def inputs(self, batch: Batch) -> tuple[jax.Array]:

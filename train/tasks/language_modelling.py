@@ -30,7 +30,6 @@ class LanguageModelling(TextTask):
     model_types = {"gpt": GPTConfig}  # noqa: RUF012
 
     def sizes_of(self, config: Config) -> tuple[int, int]:
-        """Collects the size of the vocabulary, and the tokens of a window."""
         size, model = self.corpus.tokeniser.size, config.model
         if model.pretrained:
             pretrained.check_fit(model.pretrained, model, size, config.data.context)
@@ -40,7 +39,6 @@ class LanguageModelling(TextTask):
         return (batch["tokens"],)
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """See `Task`; in nats."""
         of_tokens = self.of_tokens(params, batch, key, losses.in_nats)
         sums = losses.of_examples(of_tokens, batch["weight"])
         if self._data.eval_stride and "window_weight" in batch:

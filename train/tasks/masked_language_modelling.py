@@ -29,7 +29,6 @@ class MaskedLanguageModelling(TextTask):
     model_types = {"masked_lm": MaskedLMConfig}  # noqa: RUF012
 
     def sizes_of(self, config: Config) -> tuple[int, int]:
-        """Collects the size of the vocabulary, and the tokens of a window."""
         tokeniser, model = self.corpus.tokeniser, config.model
         pad = tokeniser.special.get("pad", model.padding_token)
         if pad != model.padding_token:
@@ -42,7 +41,6 @@ class MaskedLanguageModelling(TextTask):
         return tokeniser.size, config.data.context
 
     def inputs(self, batch: Batch) -> tuple[Any, ...]:
-        """Chooses the tokens, and the mask of the padding."""
         return batch["tokens"], Mask(key_lengths=batch["length"])
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
@@ -50,7 +48,6 @@ class MaskedLanguageModelling(TextTask):
         return losses.of_examples(self.of_tokens(params, batch, key, losses.of_classes), batch["weight"])
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
-        """Adds the perplexity of chosen tokens."""
         plain, means = unsmoothed(means)
         return means | {"perplexity": perplexity(plain)}
 

@@ -31,7 +31,6 @@ class TextTask(Task):
         return super().files() | {f"{name}_tokeniser.json".removeprefix("text_"): one.dumps() for name, one in made}
 
     def describe(self, params: dict) -> dict[str, str | int]:
-        """Adds the size of the vocabulary."""
         return super().describe(params) | {"vocabulary": self.corpus.tokeniser.size}
 
     def of_tokens(self, params: dict, batch: Batch, key: jax.Array | None, measure: Callable) -> Any:

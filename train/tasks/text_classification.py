@@ -20,7 +20,6 @@ class TextClassification(TextTask):
     model_types = {"text_classifier": TextClassifierConfig}  # noqa: RUF012
 
     def sizes_of(self, config: Config) -> tuple[int, int, int]:
-        """Collects the size of the vocabulary, the number of classes, and the tokens of the longest text."""
         return self.corpus.tokeniser.size, len(self.corpus.class_names), config.data.context
 
     @property

@@ -23,14 +23,12 @@ class Translation(WritingTask):
     model_types: ClassVar = {"encoder_decoder": EncoderDecoderConfig, "seq2seq": Seq2SeqConfig}
 
     def sizes_of(self, config: Config) -> tuple[int, int, int, int]:
-        """Collects the sizes of both vocabularies, and the tokens of the longest source and target."""
         source, target = self.corpus.tokenisers.values()
         if config.model.pretrained:
             pretrained.check_fit(config.model.pretrained, config.model, target.size, self.tokens, target.special)
         return source.size, target.size, config.data.source_length, config.data.target_length
 
     def check_stackable(self) -> None:
-        """Raises UsageError where batches are bucketed; see `Task`."""
         if self._data.buckets:
             raise UsageError(
                 f"data.buckets={self._data.buckets!r} gives batches of several lengths, which train.replicas cannot "
@@ -54,10 +52,8 @@ class Translation(WritingTask):
 
     @property
     def tokens(self) -> int:
-        """The tokens of the longest source or target."""
         return max(self._data.source_length, self._data.target_length)
 
     def lengths(self) -> dict[str, int]:
-        """Counts the tokens of sources and targets, and those of each bucket."""
         sizes = {"data.source_length": self._data.source_length, "data.target_length": self._data.target_length}
         return sizes | {f"bucket {n} of data.buckets": bound for n, bound in enumerate(self._data.bounds[:-1], 1)}

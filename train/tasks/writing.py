@@ -26,7 +26,6 @@ class WritingTask(TextTask):
     source: ClassVar[tuple[str, ...]]  # the names of the source and, if it has padding, of its lengths in a batch
 
     def inputs(self, batch: Batch) -> tuple[Any, ...]:
-        """Chooses the sources, how many of their tokens are not padding (or None), and the decoder's input tokens."""
         return *self._source(batch), batch["tokens"]
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
@@ -73,7 +72,6 @@ class WritingTask(TextTask):
         return [decoded[index] for index in indices], self._references(split, tuple(indices))
 
     def remarks(self) -> list[str]:
-        """Adds a line about the pairs of source and target that were left out."""
         counts = {split: examples.too_long for split, examples in self.sources.items()}
         left_out = ", ".join(f"{count:,} {split}" for split, count in counts.items() if count)
         return super().remarks() + ([f"Left out, as longer than {self.limits}: {left_out} pairs"] if left_out else [])
@@ -84,7 +82,6 @@ class WritingTask(TextTask):
         return f"{self._data.target_length} tokens"
 
     def describe(self, params: dict) -> dict[str, Any]:
-        """Adds the number of examples left out, and the signatures of the scores."""
         return {
             **super().describe(params),
             **{f"too_long_{split}": examples.too_long for split, examples in self.sources.items()},

@@ -17,7 +17,7 @@ from jaxtyping import Integer, UInt8
 from PIL import Image, ImageOps
 
 from attention.errors import UsageError, brief, listed
-from train.data import classes, sources, splits
+from train.data import sources, splits
 from train.data.encodings import cache
 from train.data.encodings.cache import Array, Chunk
 from train.data.section import Section, sides
@@ -124,8 +124,8 @@ def encode(rows: Rows, shape: str, cache_dir: Path, trained: tuple[str, ...] = (
         shape = sides(size) or shape
         folder = cache_dir / "images" / digest([_FORMAT, PIL.__version__, content, *names, shape])
         arrays, content, stored = cache.arrays(folder, functools.partial(_pixels, rows, shape), names)
-        names = trained or names or classes.ordered(stored)
-        numbers = np.array(classes.numbers(stored, names, part, "data.label_key"), np.int32)
+        names = trained or names or splits.ordered_classes(stored)
+        numbers = np.array(splits.class_numbers(stored, names, part, "data.label_key"), np.int32)
         records = StoredImages(arrays["images"], numbers[arrays["labels"][:]])
         size, count = arrays["images"].shape[1:], len(names)
     return LabelledImages(records, count, size, range(len(records)), content, names)

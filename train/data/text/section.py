@@ -10,8 +10,7 @@ from attention.errors import UsageError
 from attention.types import Count, Names, Positive, Reader, Sentinel, Unit, at_least, at_most
 from models.fields import BOOKKEEPING, field
 from train.data import section, sources, tokenisers
-from train.data.encodings.corpus import Corpus, TokenisedSplit, load, with_classes
-from train.data.encodings.tokens import Stored
+from train.data.encodings.corpus import Corpus, Stored, TokenisedSplit, load, with_classes
 from train.data.splits import PARTS, Split
 from train.data.text.examples import Labelled, MaskedTokens, Masking, NextToken, TextExamples
 
@@ -105,7 +104,6 @@ class UnlabelledTextData(CommonTextData):
     end_token: bool = field(False, "Whether each document is followed by the tokeniser's end token.")
 
     def load(self) -> Corpus:
-        """Loads the corpus; raises UsageError also where the training split is shorter than a window."""
         corpus = super().load()
         least = 1 + self.EXAMPLES.ahead
         lengths = {part: len(text.ids) for part, text in corpus.splits.items()}
@@ -155,7 +153,6 @@ class MaskedTextData(UnlabelledTextData):
     EXAMPLES = MaskedTokens
 
     def load(self) -> Corpus:
-        """Loads the corpus; raises UsageError also where the tokeniser has no mask."""
         corpus = super().load()
         Masking.of(corpus.tokeniser, self.mask_rate)
         return corpus
@@ -181,7 +178,6 @@ class LabelledTextData(CommonTextData):
             raise UsageError("data.label_column must name the column of the class, but it is empty.")
 
     def load(self) -> Corpus:
-        """Loads the corpus; raises UsageError also where classes differ between splits, or there is one."""
         corpus = with_classes(super().load())
         if len(corpus.class_names) < 2:
             raise UsageError(

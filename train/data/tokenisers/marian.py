@@ -4,21 +4,19 @@ import base64
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Integer
 
 from attention.errors import UsageError
-from models.files import at_home, read_json
+from models.files import read_json
 from models.published import hugging_face
 from train.data import packages
 from train.data.tokenisers.base import Ids, Tokeniser
 
 KIND = "marian"
 SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"
-SETTINGS = "tokenizer_config.json"
 # The special tokens in a vocabulary, by the names of `Tokeniser.special`; Marian's decoder reads padding first.
 SPECIAL = {"pad": "<pad>", "unknown": "<unk>", "end": "</s>", "start": "<pad>"}
 SPACE = "\u2581"  # stands for a space in pieces
@@ -45,7 +43,6 @@ class MarianTokeniser(Tokeniser):
         self.special = {name: vocabulary[piece] for name, piece in SPECIAL.items()}
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """Encodes each text by its pieces."""
         split = [_language(text) for text in texts]
         pieces = self._processor.encode([text for _, text in split], out_type=str)
         lookup, unknown = self._ids, self.special["unknown"]
@@ -61,7 +58,6 @@ class MarianTokeniser(Tokeniser):
         return text.replace(SPACE, " ").strip()
 
     def dumps(self) -> str:
-        """Writes the model in base 64 and the vocabulary, as JSON."""
         spm = base64.b64encode(self.spm).decode()
         return json.dumps({"kind": KIND, "spm": spm, "vocabulary": self.vocabulary}, ensure_ascii=False)
 
@@ -105,25 +101,6 @@ def loads(fields: Mapping[str, Any]) -> MarianTokeniser:
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"This is no tokeniser of a Marian ({error!r}); write one with dumps.") from error
     return MarianTokeniser(spm, vocabulary)
-
-
-def export(folder: str, source: MarianTokeniser, target: MarianTokeniser) -> None:
-    """Writes the files that `transformers.MarianTokenizer.from_pretrained` loads, beside a model or alone.
-
-    Raises:
-      UsageError: the vocabularies differ, or the folder has such files already or cannot be written.
-    """
-    if source.vocabulary != target.vocabulary:
-        raise UsageError(
-            f"Both sides of a Marian have one vocabulary, but the source's has {source.size} ids, the target's "
-            f"{target.size}, and they differ; use {SOURCE} and {TARGET} of one folder."
-        )
-    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": False}
-    documents = {VOCABULARY: source.vocabulary, SETTINGS: settings}
-    files = {name: json.dumps(value, ensure_ascii=False, indent=2).encode() for name, value in documents.items()}
-    files |= {SOURCE: source.spm, TARGET: target.spm}
-    writers = {name: functools.partial(Path.write_bytes, data=content) for name, content in files.items()}
-    hugging_face.write_files(at_home(folder), writers)
 
 
 def _language(text: str) -> tuple[tuple[str, ...], str]:

@@ -165,7 +165,7 @@ class InContextRecall(Trial):
         xp = draws.namespace(keys)
         pair = xp.arange(most)
         real = ~noisy & (pair < size)
-        before = _seen(keys, real)
+        before, _ = _seen(keys[:, None], real)
         tokens = xp.stack([keys, self.keys + of_key[keys]], 1).reshape(-1)
         if self.noise:
             tokens = xp.where(xp.repeat(real, 2), tokens, self.keys + self.values + noise)
@@ -203,7 +203,8 @@ class FuzzyRecall(Trial):
         values, value_sizes = self._motifs(draw)
         motif = draw.integer(self.motifs, most)
         xp = draws.namespace(motif)
-        seen, first = _seen_rows(keys, key_sizes, motif, xp.arange(most) < size)
+        read = xp.where(xp.arange(self.longest)[None] < key_sizes[:, None], keys + 1, 0)
+        seen, first = _seen(read[motif], xp.arange(most) < size)
         value_of = motif[first]  # two motifs may have the same key; the first that occurs says its value
         sizes = xp.where(xp.arange(most) < size, key_sizes[motif] + 1 + value_sizes[value_of], 0)
         ends = xp.cumsum(sizes)
@@ -242,18 +243,9 @@ def _put(array: Array, at: Array, values: Array) -> Array:
     return array.at[at].set(values)
 
 
-def _seen(keys: Array, real: Array) -> Array:
-    """Tells which keys have occurred before, `(n,)`, counting the real ones alone."""
+def _seen(keys: Array, real: Array) -> tuple[Array, Array]:
+    """Tells of each key, `(n, tokens)`, whether it has occurred before, and where first, among real ones."""
     xp = draws.namespace(keys)
-    earlier = xp.tril(xp.ones((len(keys), len(keys)), bool), -1)
-    return xp.any((keys[:, None] == keys[None]) & real[None] & earlier, axis=1)
-
-
-def _seen_rows(keys: Array, sizes: Array, motif: Array, real: Array) -> tuple[Array, Array]:
-    """Tells of each pair whether its key has occurred before, and which pair was the first with that key."""
-    xp = draws.namespace(motif)
-    place = xp.arange(keys.shape[1])
-    code = xp.where(place[None] < sizes[:, None], keys + 1, 0)[motif]
-    same = xp.all(code[:, None] == code[None], axis=-1) & real[None]
-    earlier = xp.tril(xp.ones((len(motif), len(motif)), bool), -1)
+    same = xp.all(keys[:, None] == keys[None], axis=-1) & real[None]
+    earlier = xp.tril(xp.ones(same.shape, bool), -1)
     return xp.any(same & earlier, axis=1), xp.argmax(same, axis=1)

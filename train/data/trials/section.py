@@ -63,18 +63,15 @@ class TrialExamples(Examples):
         return f"{self.data.source}, version 1"
 
     def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
-        """Gives each example its size, or DRAWN."""
         groups = np.zeros_like(numbers) if self.split == "train" else numbers // self.data.eval_examples
         return {"index": numbers, "size": np.array(self._sizes)[groups]}
 
     def materials(self, training: bool) -> Sequence[Material]:
-        """Nothing is read."""
         del training
         return ()
 
-    def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
-        """Makes the example; `size` is DRAWN, or one of `tested`."""
-        del raw
+    def example(self, raw: Raw, recipe: Recipe, draw: Draws | None = None) -> Example:
+        del raw, draw
         trial, index, size = self.data.trial, recipe["index"], recipe["size"]
         draw = Draws(draws.TRIAL, PARTS.index(self.split), index)
         drawn, xp = trial.drawn_size(draw), draws.namespace(index)

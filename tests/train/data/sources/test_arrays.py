@@ -44,21 +44,6 @@ class TestArrays:
             labelled(images, labels)
 
 
-class TestSlices:
-    def test_slices_of_a_source_make_up_the_whole(self):
-        whole = load("digits", "validation")
-        parts = [load("digits", text) for text in ("validation[:90%]", "validation[90%:]")]
-        assert [len(part) for part in parts] == [259, 29]
-        joined = [record for part in parts for record in part]
-        for expected, record in zip(whole, joined, strict=True):
-            np.testing.assert_array_equal(expected["image"], record["image"])
-            assert expected["label"] == record["label"]
-        assert parts[1].num_classes == 10
-        for index in (29, -30):
-            with pytest.raises(IndexError):
-                parts[1][index]
-
-
 class TestNumpy:
     @pytest.fixture
     def file(self, tmp_path, photos):
