@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from train.data.pipeline import Example, Examples, Recipe, Recipes, TrainingStream, merged
+from train.data.pipeline import Example, Examples, Recipe, Recipes, merged
 
 _MOST = 2**31 - 1  # the greatest index
 
@@ -61,11 +61,7 @@ class Resident(_Resident):
 
     def feed(self, seed: int, first_step: int, count: int, process_index: int = 0, process_count: int = 1) -> Recipes:
         """Describes a process's part of the batches of some steps, in arrays (count, B) of 32-bit integers."""
-        return _narrow(self._stream(seed, process_index, process_count).recipes(first_step, count))
-
-    @functools.cached_property
-    def _stream(self) -> functools.partial:
-        return functools.cache(functools.partial(TrainingStream, self.examples))
+        return _narrow(self.examples.train_recipes(seed, first_step, count, process_index, process_count))
 
 
 class ResidentEvaluation(_Resident):

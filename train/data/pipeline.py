@@ -16,7 +16,7 @@ import os
 import resource
 import signal
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import grain
@@ -214,7 +214,8 @@ class Examples(Lazy):
         }
 
     def materials(self, training: bool) -> Sequence[Material]:
-        """Lists what examples are made of, in training or in evaluation."""
+        """Lists what examples are made of, in training or in evaluation; nothing is read unless a subclass says so."""
+        return ()
 
     def read(self, recipe: Recipe, training: bool) -> Raw:
         """Reads what an example is made of."""
@@ -260,8 +261,34 @@ class Examples(Lazy):
         iterator exactly, in any process; `close` it when done. Raises UsageError where the batch size is no multiple of
         the processes.
         """
-        stream = TrainingStream(self, seed, process_index, process_count)
-        return BatchIterator(grain.MapDataset.range(ENDLESS).map(stream.batch), self.data.workers)
+        per_process(self.data.batch_size, process_count, "data.batch_size")
+        batch = functools.partial(self._train_batch, seed, process_index, process_count)
+        return BatchIterator(grain.MapDataset.range(ENDLESS).map(batch), self.data.workers)
+
+    def train_recipes(
+        self, seed: int, first_step: int, count: int, process_index: int = 0, process_count: int = 1
+    ) -> Recipes:
+        """Describes a process's part of some steps, (count, B): `index`, the words of the position, and others."""
+        share = per_process(self.data.batch_size, process_count, "data.batch_size")
+        steps = np.arange(first_step, first_step + count, dtype=np.int64)[:, None]
+        positions = steps * self.data.batch_size + process_index * share + np.arange(share)
+        epochs, places = np.divmod(positions, self.epoch_length)
+        epoch = self._epochs(seed)
+        recipes = {name: of[places] for name, of in epoch(int(epochs[0, 0])).items()}
+        for number in range(int(epochs[0, 0]) + 1, int(epochs[-1, -1]) + 1):
+            there = epochs == number
+            for name, of in epoch(number).items():
+                recipes[name][there] = of[places[there]]
+        high, low = draws.words(positions)
+        return recipes | {"high": high, "low": low}
+
+    def _train_batch(self, seed: int, process_index: int, process_count: int, step: int) -> Batch:
+        return self.batch(self.train_recipes(seed, step, 1, process_index, process_count), 0, seed)
+
+    @functools.cached_property
+    def _epochs(self) -> Callable[[int], Callable[[int], Recipes]]:
+        """Orders the epochs of each seed, of which a step may need two."""
+        return functools.cache(lambda seed: functools.lru_cache(maxsize=2)(functools.partial(self.epoch, seed)))
 
     def eval_batches(self, process_index: int = 0, process_count: int = 1, most: int = 0) -> BatchIterator:
         """Makes batches (B, ...) of every example once, in order; every process gets equally many.
@@ -283,37 +310,6 @@ class Examples(Lazy):
     @functools.cached_property
     def _materials(self) -> dict[bool, Sequence[Material]]:
         return {training: self.materials(training) for training in (False, True)}
-
-
-class TrainingStream:
-    """A process's part of the endless stream of a seed: the recipes of each step, and its batch."""
-
-    def __init__(self, examples: Examples, seed: int, process_index: int = 0, process_count: int = 1):
-        self._arguments = examples, seed, process_index, process_count
-        self.examples, self.seed = examples, seed
-        self._share = per_process(examples.data.batch_size, process_count, "data.batch_size")
-        self._first = process_index * self._share
-        self._epoch = functools.lru_cache(maxsize=2)(functools.partial(examples.epoch, seed))
-
-    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        return TrainingStream, self._arguments  # without the epochs, which a worker orders again
-
-    def recipes(self, first_step: int, count: int) -> Recipes:
-        """Describes the examples of some steps, (count, B): `index`, `high` and `low` of the position, and others."""
-        steps = np.arange(first_step, first_step + count, dtype=np.int64)[:, None]
-        positions = steps * self.examples.data.batch_size + self._first + np.arange(self._share)
-        epochs, places = np.divmod(positions, self.examples.epoch_length)
-        recipes = {name: of[places] for name, of in self._epoch(int(epochs[0, 0])).items()}
-        for number in range(int(epochs[0, 0]) + 1, int(epochs[-1, -1]) + 1):
-            there = epochs == number
-            for name, of in self._epoch(number).items():
-                recipes[name][there] = of[places[there]]
-        high, low = draws.words(positions)
-        return recipes | {"high": high, "low": low}
-
-    def batch(self, step: int) -> Batch:
-        """Makes the batch of a step."""
-        return self.examples.batch(self.recipes(step, 1), 0, self.seed)
 
 
 def merged(dicts: Iterable[Mapping[str, T]]) -> dict[str, T]:

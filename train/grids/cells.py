@@ -84,18 +84,16 @@ class Cell:
     def left(self, runs: running.Runs) -> dict[Path, Sequence[str]]:
         """Leaves out the runs that diverged before; raises UsageError where one was trained with other settings."""
         diverged = self._diverged
+        now = plain_settings(self._shared.config)
         for path in filter(pool.is_finished, runs):
-            self._check(path)
+            then = plain_settings(read_config(path))
+            for name in sorted(now.keys() & then.keys()):
+                if now[name] != then[name]:
+                    raise UsageError(
+                        f"{path} was trained with {name}={then[name]!r}, which is {now[name]!r} now; give another "
+                        "--workdir."
+                    )
         return {path: flags for path, flags in runs.items() if str(path.relative_to(self._folder)) not in diverged}
-
-    def _check(self, path: Path) -> None:
-        now, then = plain_settings(self._shared.config), plain_settings(read_config(path))
-        for name in sorted(now.keys() & then.keys()):
-            if now[name] != then[name]:
-                raise UsageError(
-                    f"{path} was trained with {name}={then[name]!r}, which is {now[name]!r} now; give another "
-                    "--workdir."
-                )
 
     def note(self, outcomes: Mapping[Path, str]) -> None:
         """Keeps which runs diverged, so that they are not trained again."""

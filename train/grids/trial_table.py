@@ -164,21 +164,19 @@ def _lines(table: Mapping[str, Any]) -> str:
 
 
 def _is_row(row: Any, trials: Mapping[str, Any]) -> bool:
+    """Tells whether a cell has a reason, or accuracies of each seed with numbers beside."""
     if fits(Mapping, row) and "reason" in row:
         return fits(_EmptyRow, row) and "accuracy" not in row
-    return fits(_FullRow, row) and row["trial"] in trials and _are_numbers(row)
-
-
-def _are_numbers(row: Row) -> bool:
-    """Tells whether a cell has accuracies of each seed, and numbers beside."""
-    lists = [row[name] for name in row if name.startswith("accuracy")]
-    counts = [row[name] for name in row if name.startswith("cache_bytes")]
-    curves = len(row["curves"]) == len(row["seeds"]) and all(len(of) == len(row["steps"]) for of in row["curves"])
-    whole = all(fits(list[Share], of) and len(of) == len(row["seeds"]) for of in lists)
-    sizes = all(
-        name in ("accuracy", "cache_bytes") or SIZED.fullmatch(name) for name in row if name.startswith(BY_SIZE)
+    if not fits(_FullRow, row) or row["trial"] not in trials:
+        return False
+    seeds, sized = len(row["seeds"]), {name: of for name, of in row.items() if name.startswith(BY_SIZE)}
+    return (
+        all(name in BY_SIZE or SIZED.fullmatch(name) for name in sized)
+        and all(fits(list[Share], of) and len(of) == seeds for name, of in sized.items() if name.startswith("accuracy"))
+        and fits(list[Count], [of for name, of in sized.items() if name.startswith("cache")])
+        and len(row["curves"]) == seeds
+        and all(len(curve) == len(row["steps"]) for curve in row["curves"])
     )
-    return whole and curves and sizes and fits(list[Count], counts)
 
 
 def _short(row: Row) -> str:

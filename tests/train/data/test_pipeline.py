@@ -179,7 +179,7 @@ print(digest.hexdigest())
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        ("mixed digits", {}),
+        more("mixed digits", {}),
         ("masked tokens", {"tokeniser": "bpe(size=300)"}),
         more("masked tokens", {"tokeniser": "wordpiece(size=90)"}),
     ],

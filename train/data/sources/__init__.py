@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Callable
-from types import ModuleType
 
 from attention.errors import UsageError, unknown
 from train.data.section import Section
@@ -50,7 +49,7 @@ def _check(kind: str, source: str, field: str) -> None:
     if name not in valid:
         raise unknown(field, source, forms)
     if "(" in valid[name].form:
-        _module(name).parse(source, field, forms)
+        importlib.import_module(f"{__name__}.{name}").parse(source, field, forms)
 
 
 def kind_of(source: str) -> str:
@@ -80,8 +79,4 @@ def open_split(data: Section, split: str) -> Rows:
     if place and len(columns) == 2 and ("" in names or names[0] == names[1]):
         fields = " and ".join(column.field for column in columns)
         raise UsageError(f"{fields} must name two columns (or languages), but they are {names}.")
-    return _module(kind).open_split(place or data.source, split, columns, data)
-
-
-def _module(kind: str) -> ModuleType:
-    return importlib.import_module(f"{__name__}.{kind}")
+    return importlib.import_module(f"{__name__}.{kind}").open_split(place or data.source, split, columns, data)

@@ -50,19 +50,17 @@ class CachedTextSection(section.Section):
 
     def blank(self) -> Corpus:
         """Makes a corpus of one row of zeros, for dry runs; raises UsageError where a size is not stated."""
-        blank = {c: self._blank_tokeniser(field) for field, columns in self.learned.items() for c in columns}
-        one = np.ones(1, np.int32)
+        blank, one = {}, np.ones(1, np.int32)
+        for tokeniser, columns in self.learned.items():
+            vocabulary = tokeniser.replace("tokeniser", "vocabulary")
+            size = getattr(self, vocabulary) or tokenisers.stated_size(getattr(self, tokeniser))
+            blank |= dict.fromkeys(columns, section.BlankTokeniser(section.needed(vocabulary, size)))
         texts = {
             column: Stored(np.zeros(length, np.int32), one * length, one * length, one * 0)
             for column, length in self.lengths.items()
         }
         split = TokenisedSplit(texts, Split.parse("train"), np.arange(1), classes=(0,))
         return Corpus(blank, dict.fromkeys(PARTS, split))
-
-    def _blank_tokeniser(self, field: str) -> section.BlankTokeniser:
-        vocabulary = field.replace("tokeniser", "vocabulary")
-        size = getattr(self, vocabulary) or tokenisers.stated_size(getattr(self, field))
-        return section.BlankTokeniser(section.needed(vocabulary, size))
 
 
 @dataclasses.dataclass(frozen=True)

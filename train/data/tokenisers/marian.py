@@ -1,7 +1,6 @@
 """The tokenisers of Marian's published models: pieces of sentencepiece, numbered by a separate vocabulary."""
 
 import base64
-import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,13 +33,20 @@ class MarianTokeniser(Tokeniser):
     def __init__(self, spm: bytes, vocabulary: Mapping[str, int]):
         """Raises UsageError where sentencepiece cannot read the model, or the vocabulary lacks a special token."""
         self.spm, self.vocabulary = spm, vocabulary
-        self._processor = _read(spm)
+        sentencepiece = packages.load("sentencepiece", "A Marian's tokeniser needs")
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=spm)
+        except (RuntimeError, OSError) as error:
+            raise UsageError(f"The package sentencepiece cannot read this model: {error}.") from error
         if not (isinstance(vocabulary, dict) and all(type(i) is int and i >= 0 for i in vocabulary.values())):
             raise UsageError("A Marian's vocabulary must be a JSON object of pieces and their ids.")
         if missing := sorted(set(SPECIAL.values()) - set(vocabulary)):
             raise UsageError(f"A Marian's vocabulary must have {', '.join(missing)}, but this one does not.")
         self.size = max(vocabulary.values()) + 1
         self.special = {name: vocabulary[piece] for name, piece in SPECIAL.items()}
+        self._pieces = {i: piece for piece, i in vocabulary.items()}
+        marks = (SPECIAL["pad"], SPECIAL["end"])  # which no text turns into
+        self._ids = {piece: i for piece, i in vocabulary.items() if piece not in marks}
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         split = [_language(text) for text in texts]
@@ -61,15 +67,6 @@ class MarianTokeniser(Tokeniser):
         spm = base64.b64encode(self.spm).decode()
         return json.dumps({"kind": KIND, "spm": spm, "vocabulary": self.vocabulary}, ensure_ascii=False)
 
-    @functools.cached_property
-    def _ids(self) -> dict[str, int]:
-        marks = (SPECIAL["pad"], SPECIAL["end"])  # which no text turns into
-        return {piece: i for piece, i in self.vocabulary.items() if piece not in marks}
-
-    @functools.cached_property
-    def _pieces(self) -> dict[int, str]:
-        return {i: piece for piece, i in self.vocabulary.items()}
-
 
 def check(place: str) -> None:
     """Raises UsageError unless `place` is `FOLDER_OR_HUB_NAME/source.spm` or `…/target.spm`; opens nothing."""
@@ -83,7 +80,6 @@ def check(place: str) -> None:
 
 def read(place: str) -> MarianTokeniser:
     """Loads the tokeniser of one side of a published model, whose pieces' ids are in `vocab.json` beside it."""
-    check(place)
     source, _, file = place.rpartition("/")
     spm, vocabulary = hugging_face.find(source, file), hugging_face.find(source, VOCABULARY)
     ids = read_json(vocabulary, "give a model whose vocabulary is whole")
@@ -107,11 +103,3 @@ def _language(text: str) -> tuple[tuple[str, ...], str]:
     """Splits a text into the language that it begins with, such as `>>fr<<`, and the rest."""
     end = text.find("<<") + 2
     return ((text[:end],), text[end:]) if text.startswith(">>") and end > 1 else ((), text)
-
-
-def _read(spm: bytes) -> Any:
-    sentencepiece = packages.load("sentencepiece", "A Marian's tokeniser needs")
-    try:
-        return sentencepiece.SentencePieceProcessor(model_proto=spm)
-    except (RuntimeError, OSError) as error:
-        raise UsageError(f"The package sentencepiece cannot read this model: {error}.") from error
