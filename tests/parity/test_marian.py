@@ -15,7 +15,6 @@ from tests.models.small import random_params
 from tests.parity.close import assert_close, torch, transformers
 from tests.train.data.tokenisers.test_marian import TEXTS, write
 from train.data import tokenisers
-from train.data.tokenisers import marian
 
 SOURCE = np.array([[5, 3, 9, 2, 7, 8, 0], [4, 6, 0, 12, 12, 12, 12], [0, 12, 12, 12, 12, 12, 12]])
 LENGTHS = np.array([7, 3, 1])
@@ -179,14 +178,3 @@ def test_texts_of_ids_are_equal(both):
     for row in [*ids, *map(target.encode, TEXTS)]:
         assert target.decode(row) == theirs.decode(row, skip_special_tokens=True, use_source_tokenizer=False)
         assert source.decode(row) == theirs.decode(row, skip_special_tokens=True, use_source_tokenizer=True)
-
-
-def test_our_tokenisers_load_there_beside_a_model(both, tmp_path):
-    source, target, theirs = both
-    pretrained.export(str(tmp_path / "new"), *build_ours("marian"), SPECIAL)
-    marian.export(str(tmp_path / "new"), source, target)
-    for again in (transformers.AutoTokenizer, transformers.MarianTokenizer):
-        tokenizer = again.from_pretrained(tmp_path / "new")
-        assert isinstance(tokenizer, transformers.MarianTokenizer)
-        for text in TEXTS:
-            assert tokenizer(text, text_target=text) == theirs(text, text_target=text)

@@ -14,8 +14,7 @@ from train.data import section, sources, tokenisers
 from train.data.draws import Draws
 from train.data.encodings.corpus import Corpus
 from train.data.images import transforms
-from train.data.images.examples import Pictures
-from train.data.images.section import ImageSection
+from train.data.images.section import ImageSection, Pictures
 from train.data.pairs import WrittenExamples, WrittenTextData, written
 from train.data.pipeline import Example, Material, Raw, Recipe, Recipes
 
@@ -29,26 +28,15 @@ class Captions(WrittenExamples):
     """
 
     def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
-        """Describes some captions; see `Examples`."""
         return super().recipes(numbers) | {"image": numbers}
 
     def materials(self, training: bool) -> list[Material]:
-        """Lists captions and images; see `Examples`."""
         images = dataclasses.replace(self.split.images, places=self.split.rows[self.fitting])
         return [*super().materials(training), Pictures(images, *self.data.chain(training))]
 
-    def training(self, raw: Raw, recipe: Recipe, draw: Draws) -> Example:
-        """Augments the image; see `Examples`."""
-        return self._example(raw, recipe, training=True, draw=draw)
-
-    def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
-        """Transforms the image for evaluation; see `Examples`."""
-        return self._example(raw, recipe, training=False)
-
-    def _example(self, raw: Raw, recipe: Recipe, training: bool, draw: Draws | None = None) -> Example:
+    def example(self, raw: Raw, recipe: Recipe, draw: Draws | None = None) -> Example:
         target = written(raw["target"], recipe["target_length"], self.special["target"])
-        image = transforms.apply(transforms.parted(self.data.chain(training)[0])[1], raw["image"], draw)
-        return {"image": image, **target, "index": recipe["index"]}
+        return {"image": self.data.transformed(raw["image"], draw), **target, "index": recipe["index"]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,14 +67,12 @@ class CaptionData(WrittenTextData, ImageSection):
     COLUMNS: ClassVar[Mapping[str, str]] = {"image": "image_key", "target": "target_column"}
 
     def load(self) -> Corpus:
-        """Loads captions and images; raises UsageError also where images are not of the size that is stated."""
         corpus = super().load()
         for split in corpus.splits.values():
             section.check_stated("image_shape", self.image_shape, section.sides(split.images.image_shape))
         return corpus
 
     def blank(self) -> Corpus:
-        """Makes a row of zeros with a black image; see `CachedTextSection.blank`."""
         corpus = super().blank()
         split = dataclasses.replace(corpus.splits["train"], images=self.black())
         return dataclasses.replace(corpus, splits=dict.fromkeys(corpus.splits, split))

@@ -6,13 +6,12 @@ are those of `Examples.train_batches` and `Examples.eval_batches`, bit for bit, 
 
 import dataclasses
 import functools
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from train.data.pipeline import Example, Examples, Raw, Recipe, Recipes, TrainingStream, example_draws, merged
+from train.data.pipeline import Example, Examples, Recipe, Recipes, merged
 
 _MOST = 2**31 - 1  # the greatest index
 
@@ -42,11 +41,17 @@ class _Resident:
         """Everything that is put on the device, once; the same for all seeds and processes."""
         return merged(material.held() for material in self.examples.materials(self.training))
 
-    def _batch(self, arrays: Arrays, recipes: Recipes, make: Callable[[Raw, Recipe], Example]) -> Arrays:
+    def batch(self, arrays: Arrays, recipes: Recipes, seed: jax.Array | None = None) -> Arrays:
+        """Makes the batch of one step of a `feed`, (B,); pure, to be compiled, and mapped over recipes and seeds.
+
+        `arrays` are on the device; the seed is that of the feed, uint32. Without a seed, in evaluation, weights are 0
+        where the index is -1.
+        """
         materials = self.examples.materials(self.training)
 
         def example(recipe: Recipe) -> Example:
-            return make(merged(material.gather(arrays, recipe) for material in materials), recipe)
+            raw = merged(material.gather(arrays, recipe) for material in materials)
+            return self.examples.make(raw, recipe, seed)
 
         return jax.vmap(example)(jax.tree.map(jnp.asarray, recipes))
 
@@ -56,19 +61,7 @@ class Resident(_Resident):
 
     def feed(self, seed: int, first_step: int, count: int, process_index: int = 0, process_count: int = 1) -> Recipes:
         """Describes a process's part of the batches of some steps, in arrays (count, B) of 32-bit integers."""
-        return _narrow(self._stream(seed, process_index, process_count).recipes(first_step, count))
-
-    def batch(self, arrays: Arrays, recipes: Recipes, seed: jax.Array) -> Arrays:
-        """Makes the batch of one step of a `feed`, (B,); pure, to be compiled, and mapped over recipes and seeds.
-
-        `arrays` are on the device; the seed is that of the feed, uint32.
-        """
-        make = self.examples.training
-        return self._batch(arrays, recipes, lambda raw, recipe: make(raw, recipe, example_draws(seed, recipe)))
-
-    @functools.cached_property
-    def _stream(self) -> functools.partial:
-        return functools.cache(functools.partial(TrainingStream, self.examples))
+        return _narrow(self.examples.train_recipes(seed, first_step, count, process_index, process_count))
 
 
 class ResidentEvaluation(_Resident):
@@ -79,11 +72,6 @@ class ResidentEvaluation(_Resident):
     def feed(self, process_index: int = 0, process_count: int = 1) -> Recipes:
         """Describes its part of an evaluation, (batches, B) likewise; what only fills a batch has the index -1."""
         return _narrow(self.examples.eval_recipes(process_index, process_count))
-
-    def batch(self, arrays: Arrays, recipes: Recipes) -> Arrays:
-        """Makes one batch, likewise; weights are 0 where the index is -1."""
-        make, blank = self.examples.evaluated, self.examples.blank
-        return self._batch(arrays, recipes, lambda raw, recipe: blank(make(raw, recipe), recipe))
 
 
 def why_host(examples: Examples, limit: int, training: bool = True) -> str:

@@ -7,7 +7,7 @@ function of (seed, epoch) alone, so a run that is resumed sees the same ones.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from attention.errors import UsageError
 from attention.types import Count, Reader, Sentinel, Unit, at_most
 from models.fields import field
 from train.data import draws, section, sources, tokenisers
+from train.data.draws import Draws
 from train.data.encodings.corpus import Corpus
 from train.data.pipeline import NOTHING, Example, Raw, Recipe, Recipes
 from train.data.text.examples import TextExamples, padded
@@ -34,10 +35,7 @@ def bucketed(
 
     `bounds` are the lengths that batches are padded to, ascending. With `fill`, NOTHING fills the last batch of each
     bucket. Otherwise what does not fill a batch joins the next longer bucket, and fewer of the longest than a batch
-    holds are left out.
-
-    Returns:
-      The indices of the examples of each batch, and the bound that it is padded to.
+    holds are left out. Each batch has the indices of its examples, and the bound that it is padded to.
     """
     bucket = np.searchsorted(bounds, lengths)[order]
     left, groups = order[:0], []
@@ -51,22 +49,18 @@ def bucketed(
     return np.concatenate(groups), np.repeat(bounds, [len(group) for group in groups])
 
 
-def parse_bounds(text: str, longest: int) -> tuple[int, ...]:
-    """Reads lengths below the longest: '8,16' with a longest of 32 gives (8, 16, 32), and '' gives (32,)."""
+def parse_bounds(text: str, longest: int, field: str) -> tuple[int, ...]:
+    """Reads rising lengths below the longest: '8,16' with a longest of 32 gives (8, 16, 32), and '' gives (32,)."""
     try:
-        return (*(int(part) for part in text.split(",") if text), longest)
+        bounds = (*(int(part) for part in text.split(",") if text), longest)
     except ValueError:
-        return (0, longest)
-
-
-def check_bounds(bounds: Sequence[int], text: str, field: str) -> None:
-    """Raises UsageError where the lengths that were read of a text are not rising ones from 1 on."""
+        bounds = (0, longest)
     if any(low >= high for low, high in itertools.pairwise((0, *bounds))):
-        longest = bounds[-1]
         raise UsageError(
             f"{field} must be rising lengths between 1 and {longest - 1}, below the longest sentence, such as "
             f"'{max(1, longest // 4)},{max(2, longest // 2)}', or '' for none, but it is {text!r}."
         )
+    return bounds
 
 
 class WrittenExamples(TextExamples):
@@ -126,7 +120,6 @@ class Sentences(WrittenExamples):
         return np.maximum(self.source_lengths, self.split.lengths("target")[self.fitting] + 1)
 
     def epoch(self, seed: int, number: int) -> Recipes:
-        """Orders an epoch in batches of one bucket each; see `Examples`."""
         order = draws.permutation(len(self), draws.ORDER, seed, number)
         batches, bounds = bucketed(self.lengths, self.data.bounds, self.data.batch_size, order)
         shuffled = draws.permutation(len(batches), draws.BATCHES, seed, number)
@@ -137,8 +130,9 @@ class Sentences(WrittenExamples):
         size = self.data.eval_batch_size
         return self._bounded(*bucketed(self.lengths[:count], self.data.bounds, size, np.arange(count), fill=True))
 
-    def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
+    def example(self, raw: Raw, recipe: Recipe, draw: Draws | None = None) -> Example:
         """Pads a pair to its bucket, or to a side's greatest length where that is less."""
+        del draw
         bound = recipe["bound"] if "bound" in recipe else self.data.bounds[-1]
         source, target, real = raw["source"][:bound], raw["target"][:bound], recipe["index"] != NOTHING
         return {
@@ -149,7 +143,6 @@ class Sentences(WrittenExamples):
         }
 
     def why_host(self, training: bool) -> str:
-        """Names buckets, whose batches have several shapes; see `Examples`."""
         several = len(self.data.bounds) > 1
         return "batches of data.buckets differ in length" if several else super().why_host(training)
 
@@ -215,7 +208,6 @@ class WrittenTextData(CachedTextSection):
         return {side: length - 1 for side, length in self.limits.items()}
 
     def load(self) -> Corpus:
-        """Loads the corpus; raises UsageError also where a tokeniser lacks a start or an end token."""
         corpus = super().load()
         for side, tokeniser in corpus.tokenisers.items():
             if missing := [name for name in ("start", "end") if name not in tokeniser.special]:
@@ -227,7 +219,6 @@ class WrittenTextData(CachedTextSection):
         return corpus
 
     def examples(self, corpus: Corpus) -> dict[str, WrittenExamples]:
-        """Makes the examples of each split; raises UsageError where too few are short enough."""
         examples_of = super().examples(corpus)
         for part, examples in examples_of.items():
             least = self.batch_size if part == "train" and examples.whole_batches else 1
@@ -294,27 +285,25 @@ class TranslationData(WrittenTextData):
 
     def __post_init__(self):
         super().__post_init__()
-        check_bounds(self.bounds, self.buckets, "data.buckets")
-        check_bounds(self.groups, self.by_length, "data.by_length")
+        parse_bounds(self.buckets, max(self.source_length, self.target_length), "data.buckets")
+        parse_bounds(self.by_length, self.source_length, "data.by_length")
 
     @property
     def bounds(self) -> tuple[int, ...]:
         """The greatest length of a pair's longer side in each bucket."""
-        return parse_bounds(self.buckets, max(self.source_length, self.target_length))
+        return parse_bounds(self.buckets, max(self.source_length, self.target_length), "data.buckets")
 
     @property
     def limits(self) -> dict[str, int]:
-        """The most tokens of each side, its end token included."""
         return {"source": self.source_length, **super().limits}
 
     @property
     def groups(self) -> tuple[int, ...]:
         """The longest source of each group that has a BLEU; none without `by_length`."""
-        return parse_bounds(self.by_length, self.source_length) if self.by_length else ()
+        return parse_bounds(self.by_length, self.source_length, "data.by_length") if self.by_length else ()
 
     @property
     def learned(self) -> dict[str, tuple[str, ...]]:
-        """The columns of each tokeniser; see `CachedTextSection`."""
         if self.target_tokeniser:
             return {"source_tokeniser": ("source",), "target_tokeniser": ("target",)}
         return {"source_tokeniser": ("source", "target")}

@@ -16,7 +16,7 @@ import os
 import resource
 import signal
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import grain
@@ -165,9 +165,9 @@ class Material:
 class Examples(Lazy):
     """A split cut into examples, and their batches; `len` is how many an epoch of training has.
 
-    A subclass says which recipes and materials there are, and makes an example of them. What `training` and `evaluated`
-    do holds for numpy and for jax.numpy, so that an example is the same wherever it is made. The split is of images or
-    of tokenised rows; its `content` identifies them.
+    A subclass says which recipes and materials there are, and makes an example of them in numpy and in jax.numpy alike,
+    so that it is the same wherever it is made. The split is of images or of tokenised rows; its `content` identifies
+    them.
     """
 
     data: Batches
@@ -214,31 +214,40 @@ class Examples(Lazy):
         }
 
     def materials(self, training: bool) -> Sequence[Material]:
-        """Lists what examples are made of, in training or in evaluation."""
+        """Lists what examples are made of, in training or in evaluation; nothing is read unless a subclass says so."""
+        return ()
 
     def read(self, recipe: Recipe, training: bool) -> Raw:
         """Reads what an example is made of."""
         return merged(material.read(recipe) for material in self._materials[training])
 
-    def training(self, raw: Raw, recipe: Recipe, draw: Draws) -> Example:
-        """Makes a training example, which is that of evaluation unless a subclass has another."""
-        del draw
-        return self.evaluated(raw, recipe)
-
-    def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
-        """Makes an example of evaluation, with `index` and `weight`."""
+    def example(self, raw: Raw, recipe: Recipe, draw: Draws | None = None) -> Example:
+        """Makes an example with `index`: of training where there are draws, else of evaluation, with `weight`."""
 
     def blank(self, example: Example, recipe: Recipe) -> Example:
         """Replaces an example that only fills a batch by zeros, whose index is NOTHING."""
         index = recipe["index"]
         xp = draws.namespace(index)
+        if xp is np and index != NOTHING:
+            return example
         zeros = {name: xp.zeros_like(value) for name, value in example.items()} | {"index": index}
         return {name: xp.where(index == NOTHING, zeros[name], value) for name, value in example.items()}
+
+    def make(self, raw: Raw, recipe: Recipe, seed: Word | None = None) -> Example:
+        """Makes an example of a batch, of training where there is a seed."""
+        if seed is None:
+            return self.blank(self.example(raw, recipe), recipe)
+        return self.example(raw, recipe, Draws(draws.EXAMPLE, seed, recipe["high"], recipe["low"]))
+
+    def batch(self, recipes: Recipes, row: int, seed: int | None = None) -> Batch:
+        """Makes the batch of a row of recipes; see `make`."""
+        each = _each({name: of[row] for name, of in recipes.items()})
+        return _stack([self.make(self.read(recipe, seed is not None), recipe, seed) for recipe in each])
 
     def evaluate(self, number: int) -> Example:
         """Makes one of the `eval_length` examples of evaluation."""
         [recipe] = _each(self.recipes(np.array([number])))
-        return self.evaluated(self.read(recipe, training=False), recipe)
+        return self.example(self.read(recipe, training=False), recipe)
 
     def why_host(self, training: bool) -> str:
         """Says why a device cannot make the examples, or '' where it can."""
@@ -249,13 +258,37 @@ class Examples(Lazy):
 
         Orders, draws and whole epochs are independent for each seed. A process takes its block of each global batch, so
         arrays are (B, ...) for B = data.batch_size / process_count. `get_state` and `set_state` (or Orbax) resume the
-        iterator exactly, in any process; `close` it when done.
-
-        Raises:
-          UsageError: the batch size is not a multiple of the processes.
+        iterator exactly, in any process; `close` it when done. Raises UsageError where the batch size is no multiple of
+        the processes.
         """
-        stream = TrainingStream(self, seed, process_index, process_count)
-        return BatchIterator(grain.MapDataset.range(ENDLESS).map(stream.batch), self.data.workers)
+        per_process(self.data.batch_size, process_count, "data.batch_size")
+        batch = functools.partial(self._train_batch, seed, process_index, process_count)
+        return BatchIterator(grain.MapDataset.range(ENDLESS).map(batch), self.data.workers)
+
+    def train_recipes(
+        self, seed: int, first_step: int, count: int, process_index: int = 0, process_count: int = 1
+    ) -> Recipes:
+        """Describes a process's part of some steps, (count, B): `index`, the words of the position, and others."""
+        share = per_process(self.data.batch_size, process_count, "data.batch_size")
+        steps = np.arange(first_step, first_step + count, dtype=np.int64)[:, None]
+        positions = steps * self.data.batch_size + process_index * share + np.arange(share)
+        epochs, places = np.divmod(positions, self.epoch_length)
+        epoch = self._epochs(seed)
+        recipes = {name: of[places] for name, of in epoch(int(epochs[0, 0])).items()}
+        for number in range(int(epochs[0, 0]) + 1, int(epochs[-1, -1]) + 1):
+            there = epochs == number
+            for name, of in epoch(number).items():
+                recipes[name][there] = of[places[there]]
+        high, low = draws.words(positions)
+        return recipes | {"high": high, "low": low}
+
+    def _train_batch(self, seed: int, process_index: int, process_count: int, step: int) -> Batch:
+        return self.batch(self.train_recipes(seed, step, 1, process_index, process_count), 0, seed)
+
+    @functools.cached_property
+    def _epochs(self) -> Callable[[int], Callable[[int], Recipes]]:
+        """Orders the epochs of each seed, of which a step may need two."""
+        return functools.cache(lambda seed: functools.lru_cache(maxsize=2)(functools.partial(self.epoch, seed)))
 
     def eval_batches(self, process_index: int = 0, process_count: int = 1, most: int = 0) -> BatchIterator:
         """Makes batches (B, ...) of every example once, in order; every process gets equally many.
@@ -265,7 +298,7 @@ class Examples(Lazy):
         """
         recipes = self.eval_recipes(process_index, process_count, most)
         numbers = grain.MapDataset.range(len(recipes["index"]))
-        return BatchIterator(numbers.map(functools.partial(self._eval_batch, recipes)), self.data.workers)
+        return BatchIterator(numbers.map(functools.partial(self.batch, recipes)), self.data.workers)
 
     def eval_recipes(self, process_index: int = 0, process_count: int = 1, most: int = 0) -> Recipes:
         """Describes a process's part of all batches of evaluation, (batches, B); see `eval_batches`."""
@@ -274,59 +307,9 @@ class Examples(Lazy):
         columns = slice(process_index * share, (process_index + 1) * share)
         return {name: of.reshape(-1, self.data.eval_batch_size)[:, columns] for name, of in recipes.items()}
 
-    def _eval_batch(self, recipes: Recipes, number: int) -> Batch:
-        each = _each({name: of[number] for name, of in recipes.items()})
-        made = [self.evaluated(self.read(recipe, training=False), recipe) for recipe in each]
-        filled = [
-            one if recipe["index"] != NOTHING else self.blank(one, recipe)
-            for one, recipe in zip(made, each, strict=True)
-        ]
-        return _stack(filled)
-
     @functools.cached_property
     def _materials(self) -> dict[bool, Sequence[Material]]:
         return {training: self.materials(training) for training in (False, True)}
-
-
-class TrainingStream:
-    """A process's part of the endless stream of a seed: the recipes of each step, and its batch."""
-
-    def __init__(self, examples: Examples, seed: int, process_index: int = 0, process_count: int = 1):
-        self._arguments = examples, seed, process_index, process_count
-        self.examples, self.seed = examples, seed
-        self._share = per_process(examples.data.batch_size, process_count, "data.batch_size")
-        self._first = process_index * self._share
-        self._epoch = functools.lru_cache(maxsize=2)(functools.partial(examples.epoch, seed))
-
-    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        return TrainingStream, self._arguments  # without the epochs, which a worker orders again
-
-    def recipes(self, first_step: int, count: int) -> Recipes:
-        """Describes the examples of some steps, (count, B): `index`, `high` and `low` of the position, and others."""
-        steps = np.arange(first_step, first_step + count, dtype=np.int64)[:, None]
-        positions = steps * self.examples.data.batch_size + self._first + np.arange(self._share)
-        epochs, places = np.divmod(positions, self.examples.epoch_length)
-        recipes = {name: of[places] for name, of in self._epoch(int(epochs[0, 0])).items()}
-        for number in range(int(epochs[0, 0]) + 1, int(epochs[-1, -1]) + 1):
-            there = epochs == number
-            for name, of in self._epoch(number).items():
-                recipes[name][there] = of[places[there]]
-        high, low = draws.words(positions)
-        return recipes | {"high": high, "low": low}
-
-    def batch(self, step: int) -> Batch:
-        """Makes the batch of a step."""
-        each = _each({name: of[0] for name, of in self.recipes(step, 1).items()})
-        return _stack([self._example(recipe) for recipe in each])
-
-    def _example(self, recipe: Recipe) -> Example:
-        raw = self.examples.read(recipe, training=True)
-        return self.examples.training(raw, recipe, example_draws(self.seed, recipe))
-
-
-def example_draws(seed: Word, recipe: Recipe) -> Draws:
-    """Starts the draws of the training example at a recipe's position."""
-    return Draws(draws.EXAMPLE, seed, recipe["high"], recipe["low"])
 
 
 def merged(dicts: Iterable[Mapping[str, T]]) -> dict[str, T]:

@@ -1,8 +1,8 @@
-"""Splits of every source, such as `train`, `train[:90%]` and `test[1000:-500]`."""
+"""Splits of every source, such as `train`, `train[:90%]` and `test[1000:-500]`, and their classes."""
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -127,3 +127,22 @@ def shuffled(split: Split, length: int) -> Int64[np.ndarray, " rows"]:
     Many labelled sets are sorted by class, and one end of them has one class.
     """
     return np.argsort(np.random.PCG64(0).random_raw(length), kind="stable")[slice(*split.bounds(length))]
+
+
+def ordered_classes(names: Iterable[str]) -> tuple[str, ...]:
+    """Sorts the names of classes, each once, by the alphabet, or as numbers where all are."""
+    names = dict.fromkeys(names)
+    are_numbers = all(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in names)
+    return tuple(sorted(names, key=float if are_numbers else None))
+
+
+def class_numbers(names: Iterable[str], classes: Sequence[str], part: str, field: str) -> tuple[int, ...]:
+    """Finds the number of each name of a part in `classes`, those of training; raises UsageError for others."""
+    number_of = {name: number for number, name in enumerate(classes)}
+    names = list(names)
+    if strange := [name for name in names if name not in number_of]:
+        raise UsageError(
+            f"The {part} data have the class {strange[0]!r}, which the training data have not: "
+            f"{', '.join(classes)}; look at {field} and data.{part}_split."
+        )
+    return tuple(number_of[name] for name in names)

@@ -30,13 +30,9 @@ class Alignment:
 def weights(
     model: nn.Module, params: dict, source: Int[np.ndarray, " S"], tokens: Int[np.ndarray, " T"]
 ) -> Float[np.ndarray, "T S"]:
-    """Measures the attention to the source; for a Transformer, the mean over heads of its last block.
+    """Measures the attention to a source without padding of tokens that the decoder reads, from the start token on.
 
-    Args:
-      model: An unbound model of `models.encoder_decoder` or `models.seq2seq`.
-      params: Its parameters.
-      source: The tokens of a source, without padding.
-      tokens: The tokens that the decoder reads, from the start token on.
+    For a Transformer, it is the mean over heads of its last block.
     """
     return of_last_cross(_weights(model, params, source, tokens))
 

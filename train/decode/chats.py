@@ -16,12 +16,7 @@ TURN = Mapping[str, str]
 
 
 def conversation(source: str, turns: Sequence[TURN]) -> tuple[str, str]:
-    """Writes a conversation up to where the model answers, and the text that ends an answer.
-
-    Args:
-      source: The folder of a published model, or its name on the hub.
-      turns: Each turn's `role`, such as `user`, and `content`.
-    """
+    """Writes turns (`role`, such as `user`, and `content`) up to where a published model answers, and what ends it."""
     settings = read_json(hugging_face.find(source, CONFIG), "give another model")
     special = {name: _text(settings[name]) for name in ("bos_token", "eos_token") if settings.get(name)}
     template, jinja2 = _template(source, settings), _jinja2()

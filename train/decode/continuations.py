@@ -31,18 +31,10 @@ def continuations(
     show: Show = unseen,
     chat: bool = False,
 ) -> list[str]:
-    """Continues each prompt by a model, or gives its answers alone.
+    """Continues each prompt by a model up to a stop string, or gives its answers alone.
 
-    Args:
-      language: The model, of a run or a published one.
-      prompts: Texts of at least a token each; 32 at a time are continued together.
-      tokens: How many tokens to add.
-      sampling: How tokens are chosen.
-      seed: The seed of the draws.
-      stop: Strings before which a continuation ends.
-      show: Is given the place of a prompt and its text so far, whenever there is more of it.
-      chat: Whether prompts are turns of a user, written by the chat template of the published model, or of the one that
-        the run started from.
+    `show` is given the place of a prompt and its text so far, whenever there is more of it. In a chat, prompts are
+    turns of a user, written by the chat template of the published model, or of the one that the run started from.
     """
     if not prompts:
         raise UsageError("There is no prompt; give at least one, and --samples of at least 1.")

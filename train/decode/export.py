@@ -1,7 +1,7 @@
 """The export of a trained model for `transformers`, with its tokenisers and a card that describes it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from models.published import pretrained
 from models.published.architectures import Architecture
 from models.surgery.low_rank import is_addition
 from train import loading
-from train.config.schema import Config
 from train.data import tokenisers
 from train.decode import trained
 from train.run import workdir
@@ -29,11 +28,7 @@ CARD = "README.md"
 def export(directory: Path, folder: str, step: str = "best", replica: int = 0) -> None:
     """Writes a run's weights as `models.published.pretrained.export` does, with its tokenisers, and a card.
 
-    Args:
-      directory: The work directory of a run of a model that `transformers` has, such as a RoBERTa or a ViT.
-      folder: The folder to write, which is created if needed.
-      step: `best`, `last` or a step with a checkpoint.
-      replica: Which replica, of several.
+    `transformers` must have the model, such as a RoBERTa or a ViT; the step is `best`, `last` or a checkpoint's.
     """
     config = loading.validate(workdir.read_config(directory))
     pretrained.architectures_of(config.model)
@@ -47,20 +42,17 @@ def export(directory: Path, folder: str, step: str = "best", replica: int = 0) -
 
     number, params = trained.load_params(directory, step, config, init, {}, replica)
     texts = {file.name: workdir.read_file(directory, file.name) for file in directory.glob("*tokeniser.json")}
-    special, length = ({}, 0) if config.task == "image_classification" else _of_tokens(directory, config, texts)
+    special, length = {}, 0
+    if config.task != "image_classification":
+        if not texts:
+            raise UsageError(f"{directory} keeps no tokeniser.json, which the exported model needs; give another run.")
+        special = tokenisers.loads(sorted(texts.items())[-1][1]).special  # of the target, where there are two
+        length = max(config.data.limits.values()) if hasattr(config.data, "limits") else config.data.context
 
     def with_card(architecture: Architecture) -> dict[str, str]:
         return texts | {CARD: card(directory, architecture, number, replica, count_parameters(params))}
 
     pretrained.export(folder, config.model, params, special, length, with_card)
-
-
-def _of_tokens(directory: Path, config: Config, texts: Mapping[str, str]) -> tuple[Mapping[str, int], int]:
-    """Collects the special tokens by name, and the longest sequence."""
-    if not texts:
-        raise UsageError(f"{directory} keeps no tokeniser.json, which the exported model needs; give another run.")
-    special = tokenisers.loads(sorted(texts.items())[-1][1]).special  # of the target, where there are two
-    return special, max(config.data.limits.values()) if hasattr(config.data, "limits") else config.data.context
 
 
 def card(directory: Path, architecture: Architecture, step: int, replica: int, parameters: int) -> str:

@@ -50,7 +50,14 @@ class HarnessModel(LM):
 
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
         """Measures the log-probability of each text, in windows of the context, each token once."""
-        return [self._rolling(*request.args) for request in requests]
+        language, found = self._language, []
+        for request in requests:
+            tokens = language.tokeniser.encode(*request.args).tolist()
+            windows = get_rolling_token_windows(tokens, language.first, max_seq_len=language.context, context_len=1)
+            pairs = map(make_disjoint_window, windows)
+            rows = [(np.int32([*before, *last]), len(last)) for before, last in pairs]
+            found.append(sum(score for score, _ in language.scores(rows)))
+        return found
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
         """Continues each context, up to a stop string."""
@@ -69,15 +76,6 @@ class HarnessModel(LM):
             whole = np.concatenate([np.int32([self._language.first]), whole])
         whole = whole[-(self._language.context + 1) :]
         return whole, min(count, len(whole) - 1)
-
-    def _rolling(self, text: str) -> float:
-        language = self._language
-        windows = get_rolling_token_windows(
-            language.tokeniser.encode(text).tolist(), language.first, max_seq_len=language.context, context_len=1
-        )
-        pairs = map(make_disjoint_window, windows)
-        rows = [(np.int32([*before, *last]), len(last)) for before, last in pairs]
-        return sum(score for score, _ in language.scores(rows))
 
     def _continued(self, context: str, options: dict[str, Any]) -> str:
         language, tokens = self._language, int(options.get("max_gen_toks", MOST))

@@ -73,11 +73,8 @@ class LanguageModel:
     def scores(self, rows: Sequence[tuple[Ids, int]]) -> list[tuple[float, bool]]:
         """Sums the log-probabilities, in nats, of the last tokens of sequences after those before them.
 
-        Args:
-          rows: Each sequence, of at most `context` + 1 tokens, and how many of them are the last, all but one at most.
-
-        Returns:
-          For each the sum, and whether each of the last tokens is the most probable one at its place.
+        A row is a sequence of at most `context` + 1 tokens, and how many of them are the last, all but one at most. It
+        also says whether each of these is the most probable one at its place.
         """
         found: dict[int, tuple[float, bool]] = {}
         order = sorted(range(len(rows)), key=lambda place: len(rows[place][0]))

@@ -80,14 +80,8 @@ def load_params(
 ) -> tuple[int, dict]:
     """Loads the parameters that one replica evaluates, as those of a single run, with low-rank additions merged.
 
-    Args:
-      directory: The run's work directory.
-      step: `best` (needs a finished run), `last` or a step that has a checkpoint; its number is given too.
-      config: The run's config.
-      init: Initialises such parameters from a key.
-      vocabularies: From the name of an embedding to the tokeniser's file and size, which must be the embedding's.
-      replica: Index of the replica, from 0.
-      mesh: The devices that hold them; without it the first one does.
+    The step is `best` (of a finished run), `last` or one that has a checkpoint; its number is given too. Each embedding
+    of `vocabularies` must be as large as the tokeniser in a file. The first device holds them unless there is a mesh.
     """
     replicas = Replicas.of(config, mesh or sharding.make_mesh(schema.MeshConfig(1, 1, 1), jax.local_devices()[:1]))
     if replica not in range(len(replicas)):

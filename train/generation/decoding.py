@@ -36,18 +36,9 @@ def generate(
 ) -> list[np.ndarray]:
     """Continues each prompt by a number of tokens, or until `end`, which is the last id where it was chosen.
 
-    A continuation depends on its prompt and its key, not on the rest of the batch. A UsageError about a model's fixed
-    length is raised while it is traced, before anything is compiled.
-
-    Args:
-      model: An unbound model.
-      params: Its parameters.
-      prompts: The ids of each prompt, at least one; lengths may differ.
-      tokens: How many tokens to add to each prompt, at least 1.
-      sampling: How tokens are chosen.
-      keys: Key of the draws of each prompt, or one from which they are folded by the prompt's place.
-      end: The id after which a sequence is finished; -1 is none.
-      watch: Sees all sequences after every 8 tokens, and says which of them are finished before their end.
+    A continuation depends on its prompt and its key, not on the rest of the batch. A single key is folded by the
+    prompts' places. A UsageError about a model's fixed length is raised while it is traced, before anything is
+    compiled. A watch sees all sequences after every 8 tokens, and says which of them are finished before their end.
     """
     lengths = np.array([len(prompt) for prompt in prompts], np.int32)
     if tokens < 1:
@@ -153,16 +144,7 @@ def translate(
     `max_length=search.max_length + 1` (which counts the start), `bad_words_ids=[[pad]]` and `forced_eos_token_id`, as
     in Marian's generation configs for the last two. A start token that is not the padding is a bad word too.
 
-    Args:
-      model: An unbound model.
-      params: Its parameters.
-      source: Sentences with trailing padding, or images.
-      lengths: Number of tokens of each sentence without padding, at least one; None for images.
-      search: How targets are searched.
-      key: Key of the random draws; searches that do not sample ignore it.
-      start: The id that the model reads first.
-      end: The id after which a target is finished.
-      pad: The id of padding after the end.
+    Sources are sentences with trailing padding, and their lengths without it, or images without lengths.
     """
     special = Special(*(jnp.asarray(token, jnp.int32) for token in (start, end, pad)))
     started = model.apply({"params": params}, source, lengths, search.max_length, method="start")

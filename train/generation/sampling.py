@@ -14,24 +14,17 @@ BLOCK = 128  # size of the blocks of logits whose maxima `highest` compares firs
 
 @dataclasses.dataclass(frozen=True)
 class Sampling(Checked):
-    """How the next token is chosen from its logits.
+    """How the next token is chosen from its logits; the most probable one always may be.
 
-    Attributes:
-      temperature: Divides the logits; 0 is greedy, which chooses the token with the highest logit.
-      top_k: Only this number of the most probable tokens may be sampled; 0 is all.
-      top_p: Only the most probable tokens that together have this probability may be sampled (Holtzman et al. 2020,
-        §3.1), after `temperature` and `top_k`; 1 is all. The most probable token may always be sampled.
-      min_p: Only tokens with at least this share of the highest probability may be sampled (Nguyen et al. 2025, §3),
-        after the others; 0 is all.
-      repetition_penalty: Divides the positive logits of tokens that the sequence has already, and multiplies the
-        negative ones, before all else (Keskar et al. 2019, §4.1, as Hugging Face does for negative logits); 1 is none.
+    `top_p` is of Holtzman et al. 2020, §3.1, after `temperature` and `top_k`; `min_p`, after it, of Nguyen et al. 2025,
+    §3. `repetition_penalty` comes before all (Keskar et al. 2019, §4.1, as Hugging Face does it for negative logits).
     """
 
-    temperature: Annotated[Positive, Sentinel(0, "greedy")] = 1.0
-    top_k: Annotated[Count, Sentinel(0, "all")] = 0
-    top_p: Annotated[Positive, at_most(1)] = 1.0
-    min_p: Share = 0.0
-    repetition_penalty: Positive = 1.0
+    temperature: Annotated[Positive, Sentinel(0, "greedy")] = 1.0  # divides the logits
+    top_k: Annotated[Count, Sentinel(0, "all")] = 0  # so many of the most probable
+    top_p: Annotated[Positive, at_most(1)] = 1.0  # the most probable that together have this probability
+    min_p: Share = 0.0  # those of at least this share of the highest probability
+    repetition_penalty: Positive = 1.0  # divides positive logits of tokens that were there, multiplies negative ones
 
     PATH: ClassVar[str] = ""
 

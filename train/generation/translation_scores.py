@@ -18,14 +18,7 @@ def scores(translations: Sequence[str], references: Sequence[str]) -> dict[str, 
 def by_length(
     translations: Sequence[str], references: Sequence[str], lengths: Sequence[int], groups: Sequence[int]
 ) -> dict[str, float]:
-    """Measures the BLEU of each group of lengths, such as `bleu_to_8`; a group without sentences has none.
-
-    Args:
-      translations: One for each reference.
-      references: At least one.
-      lengths: The length of each source.
-      groups: The greatest length of each group, in ascending order.
-    """
+    """Measures the BLEU of sources up to each length of ascending groups, such as `bleu_to_8`, where there are some."""
     places = np.searchsorted(groups, lengths)
     bleu = {}
     for place, longest in enumerate(groups):

@@ -6,9 +6,10 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from attention.errors import UsageError
+from attention.types import Rule, check
 from models.files import read_text
 from train.cli.files import read_record, write_json
 from train.config.schema import Config
@@ -21,6 +22,7 @@ from train.run.workdir import read_config, read_result
 TABLE = "trials.json"
 TUNING = 2**20  # the first of the seeds on which rates are chosen, more than can be tested
 DIVERGED = "diverged.json"  # in the folder of a cell
+Rates = Annotated[str, Rule("different numbers above 0, such as 1e-3,3e-3", lambda text: _differ(text.split(",")))]
 Tried = dict[str, list[float | None]]  # the validation accuracies of each rate
 RATE = "optimizer.learning_rate"
 OWN = ("model.attention", RATE)  # settings in which the cells of a trial differ
@@ -28,6 +30,11 @@ SECTIONS = ("data", "model", "optimizer", "train")
 ABOUT = ("parameters", "forward_flops_per_example")  # of a result, beside bytes of decode caches
 CACHE = "cache_bytes"
 DIGITS = 5  # of accuracies
+
+
+def _differ(rates: Sequence[str]) -> bool:
+    numbers = set(map(float, rates))
+    return all(0 < number < math.inf for number in numbers) and len(numbers) == len(rates)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +45,7 @@ class Choice:
     seeds: int  # each rate is tried with so many, from TUNING on
 
     def __post_init__(self):
-        try:
-            numbers = list(map(float, self.rates))
-        except ValueError:
-            numbers = [0.0]
-        if not all(0 < number < math.inf for number in numbers) or len(set(numbers)) < len(numbers):
-            given = ",".join(self.rates)
-            raise UsageError(f"--rates must be different numbers above 0, such as 1e-3,3e-3, but it is {given!r}.")
+        check(Rates, ",".join(self.rates), "--rates")
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -67,8 +68,7 @@ class Cell:
         return self._shared.but({"model.attention": self.spec})
 
     @property
-    def _shared(self) -> Request:
-        """The config of its trial, with whatever mechanism."""
+    def _shared(self) -> Request:  # the config of its trial, with whatever mechanism
         config = f"configs/trial_{'published' if self.full else 'cpu'}.py:{self.trial}"
         return Request(f"{self.trial} {self.spec}", config, {})
 
@@ -82,24 +82,18 @@ class Cell:
         return {self._run(rate, seed): self._flags(rate, seed) for seed in range(seeds)}
 
     def left(self, runs: running.Runs) -> dict[Path, Sequence[str]]:
-        """Leaves out the runs that diverged before.
-
-        Raises:
-          UsageError: one of them was trained with other settings.
-        """
+        """Leaves out the runs that diverged before; raises UsageError where one was trained with other settings."""
         diverged = self._diverged
+        now = plain_settings(self._shared.config)
         for path in filter(pool.is_finished, runs):
-            self._check(path)
+            then = plain_settings(read_config(path))
+            for name in sorted(now.keys() & then.keys()):
+                if now[name] != then[name]:
+                    raise UsageError(
+                        f"{path} was trained with {name}={then[name]!r}, which is {now[name]!r} now; give another "
+                        "--workdir."
+                    )
         return {path: flags for path, flags in runs.items() if str(path.relative_to(self._folder)) not in diverged}
-
-    def _check(self, path: Path) -> None:
-        now, then = plain_settings(self._shared.config), plain_settings(read_config(path))
-        for name in sorted(now.keys() & then.keys()):
-            if now[name] != then[name]:
-                raise UsageError(
-                    f"{path} was trained with {name}={then[name]!r}, which is {now[name]!r} now; give another "
-                    "--workdir."
-                )
 
     def note(self, outcomes: Mapping[Path, str]) -> None:
         """Keeps which runs diverged, so that they are not trained again."""
@@ -111,16 +105,10 @@ class Cell:
 
     def tried(self, choice: Choice) -> Tried:
         """Reads the validation accuracies of each rate, None where a run diverged; {} until all have ended."""
-        found: dict[str, list[float | None]] = {rate: [] for rate in choice.rates}
-        for rate in choice.rates:
-            for seed in range(TUNING, TUNING + choice.seeds):
-                path = self._run(rate, seed)
-                if not (pool.is_finished(path) or self._has_diverged(path)):
-                    return {}
-                finished = pool.is_finished(path)
-                reached = read_result(path)["best"]["validation"]["accuracy"] if finished else None
-                found[rate].append(_rounded(reached))
-        return found
+        paths = {rate: [self._run(rate, TUNING + seed) for seed in range(choice.seeds)] for rate in choice.rates}
+        if not all(pool.is_finished(path) or self._has_diverged(path) for of in paths.values() for path in of):
+            return {}
+        return {rate: [_tuned(path) if pool.is_finished(path) else None for path in of] for rate, of in paths.items()}
 
     def table(self, choice: Choice, seeds: int, reason: str) -> TrialTable:
         """Makes a table of this cell, with its reason where there is no accuracy yet."""
@@ -155,10 +143,10 @@ class Cell:
         names = dict.fromkeys(name for test in tests for name in test if name.startswith("accuracy"))
         curves = [_curve(path) if path in results else {} for path in paths]
         steps = sorted({step for curve in curves for step in curve})
-        return {name: [_rounded(test.get(name, chance)) for test in tests] for name in names} | {
+        return {name: [round(test.get(name, chance), DIGITS) for test in tests] for name in names} | {
             "diverged": sum(path not in results for path in paths),
             "steps": steps,
-            "curves": [[_rounded(curve.get(step, chance)) for step in steps] for curve in curves],
+            "curves": [[round(curve.get(step, chance), DIGITS) for step in steps] for curve in curves],
         }
 
     def _flags(self, rate: str, seed: int) -> list[str]:
@@ -213,5 +201,5 @@ def _curve(path: Path) -> dict[int, float]:
     return {line["step"]: line["accuracy"] for line in read_record(path) if line["split"] == "validation"}
 
 
-def _rounded(accuracy: float | None) -> float | None:
-    return None if accuracy is None else round(accuracy, DIGITS)
+def _tuned(path: Path) -> float:
+    return round(read_result(path)["best"]["validation"]["accuracy"], DIGITS)

@@ -54,15 +54,12 @@ def of(found: Any, place: str) -> Declaration:
     try:
         declared = build(Declaration, found)
         for index, comparison in enumerate(declared.family):
-            _check(comparison, declared.family[:index])
+            name = comparison.name
+            if len(comparison.settings) != len(comparison.baselines):
+                raise UsageError(f"The comparison {name!r} needs as many baselines as settings.")
+            for other in declared.family[:index]:
+                if name == other.name or comparison == dataclasses.replace(other, name=name):
+                    raise UsageError(f"The family has the comparison {other.name!r} twice; declare it once.")
     except UsageError as error:
         raise UsageError(f"{place}: {error} docs/comparing.md says what stands in a declaration.") from error
     return declared
-
-
-def _check(comparison: Comparison, before: Sequence[Comparison]) -> None:
-    if len(comparison.settings) != len(comparison.baselines):
-        raise UsageError(f"The comparison {comparison.name!r} needs as many baselines as settings.")
-    for other in before:
-        if comparison.name == other.name or comparison == dataclasses.replace(other, name=comparison.name):
-            raise UsageError(f"The family has the comparison {other.name!r} twice; declare it once.")

@@ -109,13 +109,9 @@ def examined(requests: Sequence[Request]) -> Examined:
 
 
 def prepare(requests: Sequence[Request], baselines: Sequence[Request], equal: str, replicas: str) -> Prepared:
-    """Checks every setting as a run does, and matches those that are not baselines.
+    """Checks every setting as a run does, and matches it with its baseline, which may be itself, as `EQUAL` says.
 
-    Args:
-      requests: The settings.
-      baselines: The baseline of each, which may be itself.
-      equal: An element of `EQUAL`, or '' to match nothing.
-      replicas: Whether runs are trained together: `yes`, `no`, or `auto`; see `_together`.
+    Whether runs are trained together is `yes`, `no`, or `auto`; see `_together`.
     """
     setups = {request.name: request.setup() for request in requests}
     chosen: dict[str, Mapping[str, str]] = {request.name: {} for request in requests}

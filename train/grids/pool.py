@@ -56,13 +56,8 @@ def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Ended) -> dict
     """Runs what has no result yet. A call after an interruption continues where the interrupted one stopped.
 
     The output of a process is appended to `<work directory>.log`. If another call is busy with a run, this one waits
-    for it. SIGTERM and SIGINT are passed on once, so that all runs save, and no further run is started.
-
-    Args:
-      todo: From a work directory to the command of its run; see `command`.
-      jobs: The number of processes at a time; see `shares`.
-      ended: Called as soon as a run has ended, with its outcome: finished, failed, diverged, or stopped, which can be
-        continued.
+    for it. SIGTERM and SIGINT are passed on once, so that all runs save, and no run is started. `ended` is called
+    as soon as a run has, with its outcome: finished, failed, diverged, or stopped, which can be continued.
     """
     pool = _Pool(todo, jobs, ended)
     with cli.signals_handled(pool.hear):

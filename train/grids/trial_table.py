@@ -24,25 +24,19 @@ Line = Annotated[str, Rule("text in one line", lambda text: in_line(text) == tex
 
 @dataclasses.dataclass(frozen=True)
 class TrialTable:
-    """The cells of a table.
+    """The cells of a table."""
 
-    Attributes:
-      trials: Of each trial the `settings` that its cells have in common, by their paths, and `chance`.
-      rows: Its cells, which have a `trial`, a `spec`, and accuracies or the reason why there are none.
-      made: Versions, devices and revisions of the runs.
-    """
-
-    trials: dict[str, dict[str, Any]]
-    rows: list[Row]
-    made: list[dict[str, Any]]
+    trials: dict[str, dict[str, Any]]  # of each the `settings` that its cells have in common, by path, and `chance`
+    rows: list[Row]  # cells, which have a `trial`, a `spec`, and accuracies or the reason why there are none
+    made: list[dict[str, Any]]  # versions, devices and revisions of the runs
 
     @classmethod
     def read(cls, path: Path) -> "TrialTable":
         """Reads a table; raises a UsageError where the file holds none."""
         table = build(cls, read_json(path, "give a table that train.trials wrote"), str(path))
-        trials = all(fits(TrialSettings, of) for of in table.trials.values())
+        trials = all(fits(_Common, of) for of in table.trials.values())
         rows = trials and all(_is_row(row, table.trials) for row in table.rows)
-        if not rows or not all(fits(Made, call) for call in table.made):
+        if not rows or not all(fits(_HowMade, call) for call in table.made):
             raise UsageError(f"{path} is no table of trials, or it was damaged; make it anew with train.trials.")
         return table
 
@@ -105,24 +99,18 @@ Chosen = TypedDict(
 )
 
 
-class TrialSettings(TypedDict):
-    """What the cells of a trial have in common."""
-
+class _Common(TypedDict):
     settings: Chosen
     chance: Annotated[Number, at_least(0), below(1)]
 
 
-class EmptyRow(TypedDict):
-    """A cell without accuracies."""
-
+class _EmptyRow(TypedDict):
     trial: Line
     spec: Line
     reason: Line
 
 
-class TrialRow(TypedDict):
-    """A cell with accuracies, which stand beside these by names such as `accuracy_at_64`."""
-
+class _FullRow(TypedDict):  # accuracies of other sizes stand beside these by names such as `accuracy_at_64`
     trial: Line
     spec: Line
     rate: Line
@@ -135,9 +123,7 @@ class TrialRow(TypedDict):
     forward_flops_per_example: NotRequired[Count]
 
 
-class Made(TypedDict):
-    """How runs were made."""
-
+class _HowMade(TypedDict):
     versions: dict[Line, Line]
     devices: Line
     git: Line
@@ -178,21 +164,19 @@ def _lines(table: Mapping[str, Any]) -> str:
 
 
 def _is_row(row: Any, trials: Mapping[str, Any]) -> bool:
+    """Tells whether a cell has a reason, or accuracies of each seed with numbers beside."""
     if fits(Mapping, row) and "reason" in row:
-        return fits(EmptyRow, row) and "accuracy" not in row
-    return fits(TrialRow, row) and row["trial"] in trials and _are_numbers(row)
-
-
-def _are_numbers(row: Row) -> bool:
-    """Tells whether a cell has accuracies of each seed, and numbers beside."""
-    lists = [row[name] for name in row if name.startswith("accuracy")]
-    counts = [row[name] for name in row if name.startswith("cache_bytes")]
-    curves = len(row["curves"]) == len(row["seeds"]) and all(len(of) == len(row["steps"]) for of in row["curves"])
-    whole = all(fits(list[Share], of) and len(of) == len(row["seeds"]) for of in lists)
-    sizes = all(
-        name in ("accuracy", "cache_bytes") or SIZED.fullmatch(name) for name in row if name.startswith(BY_SIZE)
+        return fits(_EmptyRow, row) and "accuracy" not in row
+    if not fits(_FullRow, row) or row["trial"] not in trials:
+        return False
+    seeds, sized = len(row["seeds"]), {name: of for name, of in row.items() if name.startswith(BY_SIZE)}
+    return (
+        all(name in BY_SIZE or SIZED.fullmatch(name) for name in sized)
+        and all(fits(list[Share], of) and len(of) == seeds for name, of in sized.items() if name.startswith("accuracy"))
+        and fits(list[Count], [of for name, of in sized.items() if name.startswith("cache")])
+        and len(row["curves"]) == seeds
+        and all(len(curve) == len(row["steps"]) for curve in row["curves"])
     )
-    return whole and curves and sizes and fits(list[Count], counts)
 
 
 def _short(row: Row) -> str:

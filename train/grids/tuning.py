@@ -90,12 +90,7 @@ class Tuning:
         return found
 
     def reuse(self, chosen: Mapping[str, Mapping[str, str]], runs: Iterable[Path]) -> None:
-        """Copies trials that are as long as runs to where these are to be, so that nothing is trained twice.
-
-        Args:
-          chosen: The fields of each setting, the tuned one among them.
-          runs: Work directories, as `DIRECTORY/SETTING/SEED`.
-        """
+        """Copies trials that are as long as runs, `DIRECTORY/SETTING/SEED`, there, so that nothing is trained twice."""
         for run in runs if self._whole else ():
             name = run.parent.name
             trial = self._folder(name, chosen[name][self.field], run.parents[1]) / run.name
@@ -130,17 +125,7 @@ def _beyond(values: Sequence[str], end: int) -> str:
 def read(
     field: str, values: Sequence[str], length: str, seeds: int, beyond: int, example: Request, taken: Collection[str]
 ) -> Tuning:
-    """Checks `--tune` and the flags beside it; the task of a setting names the metric.
-
-    Args:
-      field: See `Tuning`, as for those below.
-      values: They must be rising numbers above 0.
-      length: Up to 1.
-      seeds: See `Tuning`.
-      beyond: See `Tuning`.
-      example: One of the settings.
-      taken: Fields that something else decides.
-    """
+    """Checks `--tune` and the flags beside it, where some fields are taken; the task of a setting names the metric."""
     check(Values, ",".join(values), f"--tune={field or 'FIELD'}")
     check(Part, length, "--tune-length")
     if field in (*taken, "train.length"):

@@ -23,11 +23,7 @@ TASKS: dict[str, type[Task]] = {
 
 
 def find(name: str) -> type[Task]:
-    """Finds the task of a name.
-
-    Raises:
-      UsageError: there is no task of that name.
-    """
+    """Finds the task of a name; raises UsageError where there is none."""
     check_known("task", name, TASKS)
     return TASKS[name]
 

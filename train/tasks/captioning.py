@@ -19,18 +19,11 @@ class Captioning(WritingTask):
     model_types: ClassVar = {"captioner": CaptionerConfig}
 
     def sizes_of(self, config: Config) -> tuple[tuple[int, int, int], int, int]:
-        """Collects the shape of the images, the size of the vocabulary, and the tokens of the longest caption.
-
-        Raises:
-          UsageError: images differ in size between training and evaluation.
-        """
         return config.data.shape(self.corpus), self.corpus.tokeniser.size, config.data.target_length
 
     @property
     def tokens(self) -> int:
-        """The tokens of an image, or of the longest caption where those are more."""
         return max(self.lengths().values())
 
     def lengths(self) -> dict[str, int]:
-        """Counts the tokens of images and captions."""
         return {"the tokens of an image": self.model.source_length, "data.target_length": self._data.target_length}

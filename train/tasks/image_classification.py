@@ -1,20 +1,22 @@
 """Image classification: cross-entropy, top-1 accuracy, and top-5 where there are more classes than five."""
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 
 from attention.errors import UsageError
 from models.cnn import CNNConfig
 from models.published import pretrained
-from models.surgery import low_rank
 from models.vit import ViTConfig
 from train.config.schema import Config
 from train.data.images import transforms
 from train.data.images.section import ImageData
+from train.data.pipeline import Examples
 from train.data.splits import PARTS
 from train.losses import cross_entropy, in_top, of_examples
 from train.step import Batch, Sums
-from train.tasks.task import Task, refuse_loss_chunk
+from train.tasks.task import Task
 
 
 class ImageClassification(Task):
@@ -25,34 +27,19 @@ class ImageClassification(Task):
     data_type = ImageData
     model_types = {"vit": ViTConfig, "cnn": CNNConfig}  # noqa: RUF012
 
-    def __init__(self, config: Config, dry: bool = False):
-        """Opens the data and describes the model; nothing is computed. See `Task` for `dry`.
+    def opened(self, dry: bool) -> Mapping[str, Examples]:
+        return dict.fromkeys(PARTS, self._data.blank()) if dry else self._data.load()
 
-        Raises:
-          UsageError: the data are missing, the config would split losses of tokens, or images do not fit the model.
-        """
-        refuse_loss_chunk(config)
-        self._data, self._seed, self.lora = config.data, config.seed, low_rank.parse(config.optimizer.lora)
-        self._label_smoothing = config.train.label_smoothing
-        self.sources = dict.fromkeys(PARTS, config.data.blank()) if dry else config.data.load()
-        self.train_examples = len(self.sources["train"])
-        self.image_shape = self._shape("train", config.data.train_transforms)
-        self.sizes = (self.image_shape, self.sources["train"].split.num_classes)
-        self.model = config.model.build(*self.sizes, dtype=jnp.dtype(config.train.precision))
-        self._check_images_fit()
-        if config.model.pretrained:
-            tokens = config.model.tokens(self.image_shape)
-            pretrained.check_fit(config.model.pretrained, config.model, self.sizes[1], tokens)
+    def sizes_of(self, config: Config) -> tuple[tuple[int, int, int], int]:
+        return self._shape("train", config.data.train_transforms), self.sources["train"].split.num_classes
 
     def inputs(self, batch: Batch) -> tuple[jax.Array]:
-        """Chooses the images."""
         return (batch["image"],)
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """See `Task`. With a key, in training, there are dropout and smoothed labels."""
         logits = self.applied(params, batch, key)
         weight = batch.get("weight", jnp.ones(len(logits)))
-        smoothing = 0.0 if key is None else self._label_smoothing
+        smoothing = self.smoothing(key)
         losses = cross_entropy(logits, batch["label"], smoothing)
         if "mix" in batch:
             loss_of_other = cross_entropy(logits, batch["other_label"], smoothing)
@@ -63,33 +50,30 @@ class ImageClassification(Task):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes; () where the source names none."""
         return self.sources["train"].split.class_names
 
     def _example(self) -> Batch:
-        return {"image": jnp.zeros((1, *self.image_shape))}
+        return {"image": jnp.zeros((1, *self.sizes[0])), "label": jnp.zeros(1, jnp.int32)}
 
     def _shape(self, split: str, chain: str) -> tuple[int, int, int]:
         return transforms.output_shape(transforms.parse(chain), self.sources[split].split.image_shape)
 
-    def _check_images_fit(self) -> None:
-        """Traces the model, which raises errors of sizes before anything is compiled or written."""
-        self._trace(self.image_shape, train=True)
+    def _check_model(self) -> None:
+        super()._check_model()
+        trained, model = self.sizes[0], self.model.config
         for split in ("validation", "test"):
             shape = self._shape(split, self._data.eval_transforms)
-            if shape[-1] != self.image_shape[-1]:
+            if shape[-1] != trained[-1]:
                 raise UsageError(
-                    f"Images for {split} have {shape[-1]} channels and those for training {self.image_shape[-1]}; "
+                    f"Images for {split} have {shape[-1]} channels and those for training {trained[-1]}; "
                     "data.train_transforms and data.eval_transforms must end in as many."
                 )
-            if shape != self.image_shape:
-                self._trace(shape, train=False)  # a model of a fixed length raises an error that names both lengths
-                height, width, _ = self.image_shape
+            if shape != trained:
+                # A model of a fixed length raises an error that names both lengths.
+                jax.eval_shape(self.model.init, jax.random.key(0), jnp.zeros((1, *shape)))
                 raise UsageError(
-                    f"Images for {split} are {shape[0]}x{shape[1]} pixels and those for training {height}x{width}; "
-                    "end data.train_transforms and data.eval_transforms alike."
+                    f"Images for {split} are {shape[0]}x{shape[1]} pixels and those for training "
+                    f"{trained[0]}x{trained[1]}; end data.train_transforms and data.eval_transforms alike."
                 )
-
-    def _trace(self, shape: tuple[int, int, int], train: bool) -> None:
-        keys = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
-        jax.eval_shape(lambda image: self.model.init(keys, image, train), jnp.zeros((1, *shape)))
+        if model.pretrained:
+            pretrained.check_fit(model.pretrained, model, self.sizes[1], model.tokens(trained))

@@ -25,28 +25,20 @@ class LanguageModelling(TextTask):
     window that shows it.
     """
 
-    unit = "tokens"
+    unit, predicts_tokens = "tokens", True
     data_type = TextData
     model_types = {"gpt": GPTConfig}  # noqa: RUF012
 
     def sizes_of(self, config: Config) -> tuple[int, int]:
-        """Collects the size of the vocabulary, and the tokens of a window.
-
-        Raises:
-          UsageError: the published weights do not fit.
-        """
         size, model = self.corpus.tokeniser.size, config.model
         if model.pretrained:
-            # Raises an error before anything is compiled or written.
             pretrained.check_fit(model.pretrained, model, size, config.data.context)
         return size, config.data.context
 
     def inputs(self, batch: Batch) -> tuple[jax.Array]:
-        """Chooses the tokens."""
         return (batch["tokens"],)
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """See `Task`; in nats."""
         of_tokens = self.of_tokens(params, batch, key, losses.in_nats)
         sums = losses.of_examples(of_tokens, batch["weight"])
         if self._data.eval_stride and "window_weight" in batch:

@@ -24,16 +24,11 @@ class MaskedLanguageModelling(TextTask):
     The masks of evaluation are the same in every run.
     """
 
-    unit = "tokens"
+    unit, predicts_tokens = "tokens", True
     data_type = MaskedTextData
     model_types = {"masked_lm": MaskedLMConfig}  # noqa: RUF012
 
     def sizes_of(self, config: Config) -> tuple[int, int]:
-        """Collects the size of the vocabulary, and the tokens of a window.
-
-        Raises:
-          UsageError: the tokeniser pads with another token than the model, or the published weights do not fit.
-        """
         tokeniser, model = self.corpus.tokeniser, config.model
         pad = tokeniser.special.get("pad", model.padding_token)
         if pad != model.padding_token:
@@ -42,12 +37,10 @@ class MaskedLanguageModelling(TextTask):
                 f"{pad}; set --config.model.padding_token={pad}."
             )
         if model.pretrained:
-            # Raises an error before anything is compiled or written.
             pretrained.check_fit(model.pretrained, model, tokeniser.size, config.data.context)
         return tokeniser.size, config.data.context
 
     def inputs(self, batch: Batch) -> tuple[Any, ...]:
-        """Chooses the tokens, and the mask of the padding."""
         return batch["tokens"], Mask(key_lengths=batch["length"])
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
@@ -55,7 +48,6 @@ class MaskedLanguageModelling(TextTask):
         return losses.of_examples(self.of_tokens(params, batch, key, losses.of_classes), batch["weight"])
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
-        """Adds the perplexity of chosen tokens."""
         plain, means = unsmoothed(means)
         return means | {"perplexity": perplexity(plain)}
 

@@ -19,13 +19,7 @@ def ngram_losses(
     p_k is p_{k-1} where h was never seen. At the highest k, c(h w) counts occurrences; below, it counts the different
     tokens that stand before h w. The discount is d = (n_1 + 1) / (n_1 + 2 n_2 + 2), where n_1 and n_2 are how many c
     are 1 and 2; the added constants keep it between 0 and 1. The context of a text's first tokens is filled with ids
-    0. A context of 0 is the unigram.
-
-    Args:
-      train: The ids to count, of which the first `COUNTED` are used.
-      test: The ids to predict.
-      context: How many previous tokens a token is predicted from; vocabulary^(context + 1) must fit 64 bits.
-      vocabulary: The number of ids.
+    0. A context of 0 is the unigram. vocabulary^(context + 1) must fit 64 bits, and `COUNTED` ids are counted at most.
     """
     if vocabulary ** (context + 1) >= 2**64:
         raise ValueError(f"{context + 1} tokens of {vocabulary} do not fit 64 bits.")

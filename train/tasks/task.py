@@ -8,15 +8,14 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from attention.errors import UsageError
+from attention.errors import UsageError, listed
 from attention.operations import Cost
 from models.published import pretrained
 from models.surgery import low_rank
 from models.surgery.low_rank import Lora
 from train.config.schema import Config
-from train.data import classes, splits
+from train.data import splits
 from train.data.pipeline import BatchIterator, Examples
-from train.data.section import Batches
 from train.state import count_parameters, first_attention
 from train.step import Batch, Sums
 
@@ -27,36 +26,51 @@ _LORA = 7  # folded into the key of initial values, which the model's own take u
 class Task:
     """The data, model and loss of an experiment, built from a `Config` before anything is compiled.
 
-    With `dry=True` no data are opened: one blank example, of the sizes that the config states, replaces them.
-
-    Attributes:
-      best: The metric that chooses the best checkpoint on validation data.
-      best_is_highest: Whether the highest value of that metric is the best; else the lowest is.
-      writes: Whether the model writes texts in evaluation, for which batches are split over all devices.
-      unit: The unit of throughput, `examples` or `tokens`.
-      units_per_example: How many units an example has.
-      data_type: The dataclass of the config's section `data`.
-      model_types: The dataclasses of the section `model`, by the model's name.
-      sources: The examples of each split; `len` counts them.
-      train_examples: The number of examples in an epoch.
-      sizes: The sizes of the data, for which the model is built.
-      model: The network.
-      lora: The low-rank additions to its kernels, of which the network knows nothing; None where there are none.
+    A subclass defines `opened`, `sizes_of`, `inputs` and `measures`.
     """
 
-    best: ClassVar[str] = "loss"
-    best_is_highest: ClassVar[bool] = False
-    writes: ClassVar[bool] = False
-    unit: ClassVar[str] = "examples"
-    units_per_example: int = 1
-    data_type: ClassVar[type]
-    model_types: ClassVar[Mapping[str, type]]
-    sources: Mapping[str, Examples]
-    train_examples: int
-    sizes: tuple[Any, ...]
-    model: Any
-    lora: Lora | None = None
-    _data: Batches
+    best: ClassVar[str] = "loss"  # the metric that chooses the best checkpoint on validation data
+    best_is_highest: ClassVar[bool] = False  # or its lowest value is the best
+    writes: ClassVar[bool] = False  # whether evaluation writes texts, for which batches are split over all devices
+    predicts_tokens: ClassVar[bool] = False  # whether losses are of tokens, which may be split
+    unit: ClassVar[str] = "examples"  # of throughput, or `tokens`
+    data_type: ClassVar[type]  # the dataclass of the config's section `data`
+    model_types: ClassVar[Mapping[str, type]]  # those of the section `model`, by the model's name
+    lora: Lora | None = None  # the additions to the model's kernels, of which it knows nothing
+
+    def __init__(self, config: Config, dry: bool = False):
+        """Opens the data and describes the model, which is traced: wrong sizes raise before anything is written.
+
+        In a dry run no data are opened: one blank example, of the sizes that the config states, replaces them.
+
+        Raises:
+          UsageError: the data are missing, or the model cannot be built for them.
+        """
+        if config.train.loss_chunk and not self.predicts_tokens:
+            raise UsageError(
+                f"train.loss_chunk={config.train.loss_chunk} is for predictions of tokens, and {config.task} has one "
+                "an example; set it to 0."
+            )
+        self._data, self._seed, self.lora = config.data, config.seed, low_rank.parse(config.optimizer.lora)
+        self._label_smoothing, self._loss_chunk = config.train.label_smoothing, config.train.loss_chunk
+        self.sources = self.opened(dry)
+        self.train_examples = len(self.sources["train"])  # of an epoch
+        self.sizes = self.sizes_of(config)
+        self.model = config.model.build(*self.sizes, dtype=jnp.dtype(config.train.precision))
+        self._check_model()
+
+    def opened(self, dry: bool) -> Mapping[str, Examples]:
+        """Opens the examples of each split, or makes blank ones."""
+        raise NotImplementedError
+
+    def sizes_of(self, config: Config) -> tuple[Any, ...]:
+        """Collects the sizes that the model is built for; raises UsageError where the data do not fit it."""
+        raise NotImplementedError
+
+    @property
+    def units_per_example(self) -> int:
+        """How many units of throughput an example has."""
+        return 1
 
     def with_model(self, model: Any) -> "Task":
         """Copies the task for another network of the same inputs and outputs, without low-rank additions."""
@@ -102,6 +116,10 @@ class Task:
         """Counts the examples of `eval_batches`; windows of running text differ from those of training."""
         return self.sources[split].eval_length
 
+    def smoothing(self, key: jax.Array | None) -> float:
+        """Chooses the label smoothing, which is 0 in evaluation."""
+        return 0.0 if key is None else self._label_smoothing
+
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         """Sums over each example, `(B,)`: loss, metrics, and the weight that divides them; evaluation has no key."""
         raise NotImplementedError
@@ -128,24 +146,18 @@ class Task:
         return means
 
     def measured(self, split: str, params: dict, mesh: jax.sharding.Mesh) -> dict[str, float]:
-        """Measures a split besides the loss, such as scores of texts that the model writes.
-
-        Args:
-          split: The name of the split.
-          params: The model's parameters, on the mesh.
-          mesh: The mesh that splits batches.
-        """
+        """Measures a split besides the loss, such as scores of texts that the model writes; batches are split."""
         del split, params, mesh
         return {}
 
     def remarks(self) -> list[str]:
         """Writes lines about the data to print before the first step."""
         slices = splits.remarks(self._data, {part: examples.split.split for part, examples in self.sources.items()})
-        return [*slices, *([classes.remark(self.class_names)] if self.class_names else [])]
+        return [*slices, *([f"Classes: {listed(self.class_names, 10)}"] if self.class_names else [])]
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of their numbers; () where the data name none."""
+        """The names of the classes by their numbers; () where the data name none."""
         return ()
 
     def files(self) -> dict[str, str]:
@@ -182,13 +194,8 @@ class Task:
 
     def _example(self) -> Batch:
         """Makes a batch of one example, for the shapes of the model."""
-        raise NotImplementedError
+        return {name: jnp.asarray(value)[None] for name, value in self.sources["validation"].evaluate(0).items()}
 
-
-def refuse_loss_chunk(config: Config) -> None:
-    """Raises UsageError where the config sets `train.loss_chunk` for a task that does not predict tokens."""
-    if config.train.loss_chunk:
-        raise UsageError(
-            f"train.loss_chunk={config.train.loss_chunk} is for predictions of tokens, and {config.task} has one an "
-            "example; set it to 0."
-        )
+    def _check_model(self) -> None:
+        key = jax.random.key(0)
+        jax.eval_shape(lambda: self.loss(self.init(key), self._example(), key))

@@ -8,7 +8,6 @@ from train import losses
 from train.config.schema import Config
 from train.data.text.section import LabelledTextData
 from train.step import Batch, Sums
-from train.tasks.task import refuse_loss_chunk
 from train.tasks.text import TextTask
 
 
@@ -21,25 +20,16 @@ class TextClassification(TextTask):
     model_types = {"text_classifier": TextClassifierConfig}  # noqa: RUF012
 
     def sizes_of(self, config: Config) -> tuple[int, int, int]:
-        """Collects the size of the vocabulary, the number of classes, and the tokens of the longest text.
-
-        Raises:
-          UsageError: the config would split losses of tokens.
-        """
-        refuse_loss_chunk(config)
         return self.corpus.tokeniser.size, len(self.corpus.class_names), config.data.context
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of their numbers."""
         return self.corpus.class_names
 
     def inputs(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Chooses the tokens, and how many of them are not padding."""
         return batch["tokens"], batch["length"]
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """See `Task`."""
         logits = self.applied(params, batch, key)
         return losses.of_examples(losses.of_classes(logits, batch["label"], self.smoothing(key)), batch["weight"])
 

@@ -23,19 +23,12 @@ class Translation(WritingTask):
     model_types: ClassVar = {"encoder_decoder": EncoderDecoderConfig, "seq2seq": Seq2SeqConfig}
 
     def sizes_of(self, config: Config) -> tuple[int, int, int, int]:
-        """Collects the sizes of both vocabularies, and the tokens of the longest source and target.
-
-        Raises:
-          UsageError: the published weights do not fit the model.
-        """
         source, target = self.corpus.tokenisers.values()
         if config.model.pretrained:
-            # Raises an error before anything is compiled or written.
             pretrained.check_fit(config.model.pretrained, config.model, target.size, self.tokens, target.special)
         return source.size, target.size, config.data.source_length, config.data.target_length
 
     def check_stackable(self) -> None:
-        """Raises UsageError where batches are bucketed; see `Task`."""
         if self._data.buckets:
             raise UsageError(
                 f"data.buckets={self._data.buckets!r} gives batches of several lengths, which train.replicas cannot "
@@ -51,20 +44,16 @@ class Translation(WritingTask):
         return scores | translation_scores.by_length(texts, references, lengths, self._data.groups)
 
     def describe(self, params: dict) -> dict[str, Any]:
-        """Adds the size of the source's vocabulary."""
         return super().describe(params) | {"source_vocabulary": self.corpus.tokenisers["source"].size}
 
     @property
     def limits(self) -> str:
-        """The most tokens of a pair's sides, in words."""
         return f"{self._data.source_length} and {self._data.target_length} tokens"
 
     @property
     def tokens(self) -> int:
-        """The tokens of the longest source or target."""
         return max(self._data.source_length, self._data.target_length)
 
     def lengths(self) -> dict[str, int]:
-        """Counts the tokens of sources and targets, and those of each bucket."""
         sizes = {"data.source_length": self._data.source_length, "data.target_length": self._data.target_length}
         return sizes | {f"bucket {n} of data.buckets": bound for n, bound in enumerate(self._data.bounds[:-1], 1)}

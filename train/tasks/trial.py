@@ -1,17 +1,18 @@
 """Trials: the accuracy of answers, in sequences such as those of training and of other sizes."""
 
+from collections.abc import Mapping
+
 import jax
-import jax.numpy as jnp
 
 from attention.errors import UsageError
 from attention.operations import Cost
 from models.frame import FrameConfig
-from models.surgery import low_rank
 from train import losses
 from train.config.schema import Config
+from train.data.pipeline import Examples
 from train.data.trials.section import DRAWN, TrialData
 from train.step import Batch, Sums
-from train.tasks.task import Task, refuse_loss_chunk
+from train.tasks.task import Task
 
 
 class TrialTask(Task):
@@ -27,37 +28,28 @@ class TrialTask(Task):
     data_type = TrialData
     model_types = {"frame": FrameConfig}  # noqa: RUF012
 
-    def __init__(self, config: Config, dry: bool = False):
-        """Makes the trial and describes the model; a dry run needs nothing else, as nothing is read.
+    def opened(self, dry: bool) -> Mapping[str, Examples]:
+        del dry  # nothing is read
+        self.trial = self._data.trial
+        return self._data.load()
 
-        Raises:
-          UsageError: the model cannot be built for the trial.
-        """
-        del dry
-        refuse_loss_chunk(config)
-        self._data, self._seed, self.lora = config.data, config.seed, low_rank.parse(config.optimizer.lora)
-        self._label_smoothing = config.train.label_smoothing
-        self.trial = config.data.trial
-        self.sources = config.data.load()
-        self.train_examples = len(self.sources["train"])
-        self.units_per_example = self.trial.length(self.trial.size)
+    def sizes_of(self, config: Config) -> tuple[int, int, int, bool]:
         longest = max(map(self.trial.length, (self.trial.size, *self.trial.tested)))
-        self.sizes = (self.trial.vocabulary, self.trial.channels, longest, self.trial.pooled)
-        self.model = config.model.build(*self.sizes, dtype=jnp.dtype(config.train.precision))
-        jax.eval_shape(lambda: self.loss(self.init(jax.random.key(0)), self._example(), jax.random.key(0)))
+        return self.trial.vocabulary, self.trial.channels, longest, self.trial.pooled
+
+    @property
+    def units_per_example(self) -> int:
+        return self.trial.length(self.trial.size)
 
     def inputs(self, batch: Batch) -> tuple[jax.Array]:
-        """Chooses the tokens."""
         return (batch["tokens"],)
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """See `Task`."""
         logits = self.applied(params, batch, key)
-        smoothing = 0.0 if key is None else self._label_smoothing
-        found, weight, size = losses.of_classes(logits, batch["targets"], smoothing), batch["weight"], batch["size"]
-        sums = losses.of_examples(found, weight * (size == DRAWN)[:, None])
+        found, weight = losses.of_classes(logits, batch["targets"], self.smoothing(key)), batch["weight"]
+        sums = losses.of_examples(found, weight * (batch["size"] == DRAWN)[:, None])
         for tested in self.trial.tested if key is None else ():
-            there = losses.of_examples({"accuracy": found["accuracy"]}, weight * (size == tested)[:, None])
+            there = losses.of_examples({"accuracy": found["accuracy"]}, weight * (batch["size"] == tested)[:, None])
             sums |= {f"{name}_at_{tested}": values for name, values in there.items()}
         return sums
 
@@ -75,7 +67,6 @@ class TrialTask(Task):
         return self.model.config.cost(vocabulary, channels, self.trial.length(self.trial.size), pooled)
 
     def baselines(self) -> dict[str, float]:
-        """States the accuracy of guesses."""
         return {"chance_accuracy": self.trial.chance}
 
     def describe(self, params: dict) -> dict[str, str | int]:
@@ -87,13 +78,9 @@ class TrialTask(Task):
             return super().describe(params)
 
     def remarks(self) -> list[str]:
-        """Says what is tried."""
         return [f"Trial: {self._data.source}; chance is {self.trial.chance:.4g}"]
 
     def _cache_bytes(self, size: int) -> int:
         length, model = self.trial.length(size), self.model
         held = jax.eval_shape(lambda: jax.tree.leaves(model.config.init_caches(1, length, length, model.dtype)))
         return sum(x.size * x.dtype.itemsize for x in held if x.ndim)
-
-    def _example(self) -> Batch:
-        return {name: jnp.asarray(value)[None] for name, value in self.sources["validation"].evaluate(0).items()}

@@ -20,17 +20,12 @@ from train.tasks.text import TextTask, perplexity, unsmoothed
 
 
 class WritingTask(TextTask):
-    """A model that writes a target for a source. References are normalised as the target's tokeniser does it.
+    """A model that writes a target for a source. References are normalised as the target's tokeniser does it."""
 
-    Attributes:
-      source: The names of the source and, if it has padding, of its lengths in a batch.
-    """
-
-    writes = True
-    source: ClassVar[tuple[str, ...]]
+    writes = predicts_tokens = True
+    source: ClassVar[tuple[str, ...]]  # the names of the source and, if it has padding, of its lengths in a batch
 
     def inputs(self, batch: Batch) -> tuple[Any, ...]:
-        """Chooses the sources, how many of their tokens are not padding (or None), and the decoder's input tokens."""
         return *self._source(batch), batch["tokens"]
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
@@ -64,14 +59,7 @@ class WritingTask(TextTask):
     def translations(
         self, split: str, params: dict, mesh: jax.sharding.Mesh, most: int = 0
     ) -> tuple[list[str], list[str]]:
-        """Writes a text for each source of a split, and lists the references, in the split's order.
-
-        Args:
-          split: The name of the split.
-          params: The model's parameters, on the mesh.
-          mesh: The mesh that splits batches.
-          most: How many sources to take, from the first on; 0 is all.
-        """
+        """Writes a text for each of the first `most` sources of a split, 0 is all, and lists the references."""
         examples, target = self.sources[split], self.corpus.tokeniser
         share = (jax.process_index(), jax.process_count())
         decoded: dict[int, str] = {}
@@ -84,7 +72,6 @@ class WritingTask(TextTask):
         return [decoded[index] for index in indices], self._references(split, tuple(indices))
 
     def remarks(self) -> list[str]:
-        """Adds a line about the pairs of source and target that were left out."""
         counts = {split: examples.too_long for split, examples in self.sources.items()}
         left_out = ", ".join(f"{count:,} {split}" for split, count in counts.items() if count)
         return super().remarks() + ([f"Left out, as longer than {self.limits}: {left_out} pairs"] if left_out else [])
@@ -95,7 +82,6 @@ class WritingTask(TextTask):
         return f"{self._data.target_length} tokens"
 
     def describe(self, params: dict) -> dict[str, Any]:
-        """Adds the number of examples left out, and the signatures of the scores."""
         return {
             **super().describe(params),
             **{f"too_long_{split}": examples.too_long for split, examples in self.sources.items()},

@@ -1,5 +1,4 @@
 import dataclasses
-import os
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +7,7 @@ import pytest
 from tests.train.data.streams import labelled
 from train.data.captions import CaptionData
 from train.data.encodings.images import LabelledImages
-from train.data.images.examples import ImageExamples
-from train.data.images.section import ImageData
+from train.data.images.section import ImageData, ImageExamples
 from train.data.pairs import TranslationData
 from train.data.splits import PARTS
 from train.data.text.section import LabelledTextData, MaskedTextData, TextData
@@ -58,24 +56,6 @@ def photos() -> LabelledImages:
     """21 noise images of 6×5, no two alike, in 3 classes."""
     images = np.random.default_rng(0).integers(0, 256, (21, 6, 5, 3), np.uint8)
     return labelled(images, np.arange(21) % 3)
-
-
-@pytest.fixture
-def tfds_folder() -> str:
-    """Folder of the prepared TFDS sets `mnist` and `cifar100`, which ATTENTION_BENCH_DATA/tfds holds."""
-    root = os.environ.get("ATTENTION_BENCH_DATA")
-    if not root or not (Path(root) / "tfds").is_dir():
-        pytest.skip("set ATTENTION_BENCH_DATA to a folder whose subfolder tfds holds prepared mnist and cifar100")
-    return str(Path(root) / "tfds")
-
-
-@pytest.fixture
-def real_text() -> Path:
-    """Folder of the sets `wikitext2`, `imdb` and `tinyshakespeare`, which is ATTENTION_BENCH_DATA."""
-    root = os.environ.get("ATTENTION_BENCH_DATA")
-    if not root or not (Path(root) / "wikitext2").is_dir():
-        pytest.skip("set ATTENTION_BENCH_DATA to a folder whose subfolders wikitext2 and imdb hold those sets")
-    return Path(root)
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from tests.train.data.conftest import IMAGES, SECTIONS
 from tests.train.data.streams import labelled, take
 from train.data.device import Resident, ResidentEvaluation, why_host
 from train.data.encodings.images import LabelledImages
-from train.data.images.examples import ImageExamples
-from train.data.images.section import ImageData
+from train.data.images.section import ImageData, ImageExamples
 
 LIMIT = 2**30
 SEEDS = (0, 2**32 - 7)

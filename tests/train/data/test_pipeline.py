@@ -119,13 +119,6 @@ def test_every_epoch_is_a_permutation(make_examples, kind):
     assert all(sorted(epoch) == list(range(length)) for epoch in epochs)
 
 
-@pytest.mark.more
-def test_neighbouring_seeds_share_no_epoch(mixed):
-    """As adding them to an epoch would."""
-    orders = [stream(sized(mixed, batch_size=21).train_batches(seed), 16)["index"] for seed in range(4)]
-    assert len({tuple(epoch) for order in orders for epoch in order.reshape(16, 21)}) == 4 * 16
-
-
 @pytest.mark.parametrize("threads", [0, 4])
 def test_any_number_of_threads(mixed, threads, monkeypatch):
     expected = stream(mixed.train_batches(5), 6)
@@ -186,7 +179,7 @@ print(digest.hexdigest())
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        ("mixed digits", {}),
+        more("mixed digits", {}),
         ("masked tokens", {"tokeniser": "bpe(size=300)"}),
         more("masked tokens", {"tokeniser": "wordpiece(size=90)"}),
     ],
@@ -214,6 +207,7 @@ class TestWorkersThatEnd:
         yield batches
         batches.close()
 
+    @pytest.mark.more
     def test_a_killed_worker(self, mixed, batches):
         next(batches)
         for worker in multiprocessing.active_children():

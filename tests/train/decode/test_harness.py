@@ -9,7 +9,7 @@ import pytest
 
 from models.gpt import GPTConfig
 from models.published import pretrained
-from tests.models.small import small
+from tests.models.small import random_params, small
 from train import generate
 from train.data.tokenisers.base import ByteTokeniser
 from train.decode.language_models import LanguageModel, start_of
@@ -21,16 +21,20 @@ def language():
     """A tiny GPT of bytes, whose context is 8 tokens."""
     config = small(GPTConfig, name="gpt", attention="dot_product", tied_output=True, scale_embeddings=False)
     model = config.build(ByteTokeniser.size, 8)
-    params = model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
-    params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), params)
+    params = random_params(model, jnp.zeros((1, 1), jnp.int32))["params"]
     return LanguageModel(model, params, ByteTokeniser(), 8, -1, start_of(ByteTokeniser()), "")
+
+
+def logits_of(language, tokens):
+    """One program for all lengths: what comes after changes nothing before it."""
+    padded = np.zeros((1, 8), np.int32)
+    padded[0, : len(tokens)] = tokens
+    return np.asarray(jax.jit(language.model.apply)({"params": language.params}, padded))[0, : len(tokens)]
 
 
 def by_hand(language, tokens, count):
     """The log-probability of the last tokens, and whether they are the greedy ones."""
-    logits = np.asarray(
-        language.model.apply({"params": language.params}, jnp.asarray(tokens[:-1])[None])[0], np.float64
-    )
+    logits = logits_of(language, tokens[:-1]).astype(np.float64)
     logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     places = np.arange(len(tokens) - 1)[-count:]
     return logs[places, tokens[-count:]].sum(), bool((logits[places].argmax(-1) == tokens[-count:]).all())
@@ -41,9 +45,7 @@ def test_scores_are_sums_over_the_logits_whatever_else_is_in_the_batch(language)
     rows = [
         (draw.integers(0, 256, length).astype(np.int32), count) for length, count in ((9, 3), (2, 1), (5, 4), (9, 8))
     ]
-    best = np.asarray(language.model.apply({"params": language.params}, jnp.asarray(rows[0][0][:4])[None]))[
-        0, -1
-    ].argmax()
+    best = logits_of(language, rows[0][0][:4])[-1].argmax()
     rows.append((np.append(rows[0][0][:4], best).astype(np.int32), 1))
     found = language.scores(rows)
     for (score, greedy), row in zip(found, rows, strict=True):
@@ -59,7 +61,7 @@ def published(folder, **settings):
         depth=1, width=16, heads=2, mlp=16, positions="learned", attention_bias=True, activation="gelu_tanh"
     )
     model = config.build(ByteTokeniser.size, 8)
-    params = model.init(jax.random.key(1), jnp.zeros((1, 1), jnp.int32))["params"]
+    params = jax.jit(model.init)(jax.random.key(1), jnp.zeros((1, 1), jnp.int32))["params"]
     texts = {"tokenizer.json": ByteTokeniser().dumps(), "tokenizer_config.json": json.dumps(settings)}
     pretrained.export(str(folder), config, params, {"end": 259}, 8, lambda architecture: texts)
     return str(folder), LanguageModel(model, params, ByteTokeniser(), 8, -1, start_of(ByteTokeniser()), "")

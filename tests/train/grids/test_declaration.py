@@ -33,23 +33,9 @@ def test_what_is_written_is_read(tmp_path):
     ("changes", "message"),
     [
         ({"metric": ""}, "study.json: metric must be filled in, but it is ''"),
-        ({"margin": 0}, "margin must be above 0, but it is 0"),
-        ({"margin": "1 %"}, "margin must be a number, but it is '1 %'"),
-        ({"margin": True}, "margin must be a number, but it is True"),
-        ({"family": []}, r"family must be filled in, but it is \[\]"),
         ({"familiy": []}, "Did you mean 'family'"),
         ({"family": [COMPARISON | {"claim": "beter"}]}, r"Unknown family\[0\].claim 'beter'. Did you mean 'better'"),
-        ({"family": [COMPARISON | {"baselines": []}]}, r"family\[0\]\.baselines must be filled in, but it is \[\]"),
         ({"family": [COMPARISON | {"baselines": ["a", "b"]}]}, "'more heads' needs as many baselines as settings"),
-        (
-            {"family": [COMPARISON | {"settings": "a"}]},
-            r"family\[0\]\.settings must be a list of strings, but it is 'a'",
-        ),
-        ({"family": [{"name": "a"}]}, r"The field family\[0\]\.settings is missing"),
-        (
-            {"family": ["a"]},
-            r"family\[0\] must have the fields name, settings, baselines, claim, effect, but it is 'a'",
-        ),
         ({"family": [COMPARISON, COMPARISON]}, "The family has the comparison 'more heads' twice; declare it once"),
         ({"family": [COMPARISON, COMPARISON | {"name": "b"}]}, "has the comparison 'more heads' twice"),
         ({"family": [COMPARISON, COMPARISON | {"settings": ["heads=8"]}]}, "has the comparison 'more heads' twice"),

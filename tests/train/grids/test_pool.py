@@ -13,6 +13,7 @@ import pytest
 
 from attention import UsageError
 from tests.conftest import ROOT
+from tests.sizes import more
 from train import cli
 from train.grids import pool
 from train.grids.pool import DIVERGED, FAILED, FINISHED, STOPPED, run_all
@@ -107,7 +108,7 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
         run_all({tmp_path / "one": ["true"]}, 1, lambda *_: None)
 
 
-@pytest.mark.parametrize("listens", [True, False])
+@pytest.mark.parametrize("listens", [True, more(False)])
 def test_a_signal_is_passed_on_and_all_save(tmp_path, listens):
     save = "signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path('saved').touch(), sys.exit(0)))" if listens else ""
     command = script(f"""

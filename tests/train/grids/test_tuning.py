@@ -113,7 +113,6 @@ def test_what_came_of_trials_is_read_but_for_those_that_stopped(tmp_path):
             "--tune=model.depth must be at least two rising numbers above 0, such as 1e-3,3e-3, but it is '2'",
         ),
         ("optimizer.learning_rate", ("3e-3", "1e-3"), "1/3", "but it is '3e-3,1e-3'"),
-        ("optimizer.name", ("adam", "lion"), "1/3", "but it is 'adam,lion'"),
         ("model.width", ("8", "16"), "1/3", "something else decides model.width"),
         ("train.length", ("8", "16"), "1/3", "something else decides train.length"),
         ("model.depth", ("1", "2"), "3/2", "--tune-length must be a fraction above 0 and up to 1"),

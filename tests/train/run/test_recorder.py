@@ -70,7 +70,7 @@ class Quiet:
 
     replicas = Replicas([0], sharding.make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]))
     timetable = Timetable(5, 6, 0, 0, 0, 0, 0)
-    task = Task()
+    task = object.__new__(Task)
     config = Config("image_classification")
 
 

@@ -31,7 +31,7 @@ def test_a_position_sees_itself_and_those_before(attention):
     model, params = build(attention=attention)
     # Tokens of a row that has each token once: the gradient of a place's output by the token of another.
     tokens = jnp.arange(7)[None, :, None] + jnp.zeros((1, 1, 2), int)
-    slope = jax.jacobian(lambda embedding: model.apply(_with(params, embedding), tokens)[0].sum(-1))
+    slope = jax.jit(jax.jacobian(lambda embedding: model.apply(_with(params, embedding), tokens)[0].sum(-1)))
     depends = np.abs(slope(params["params"]["embed"]["embedding"])).sum(-1)[:, :7] > 0
     np.testing.assert_array_equal(depends, np.tril(np.ones((7, 7), bool)))
 

@@ -11,7 +11,7 @@ from tests.train.data.streams import labelled
 from tests.train.tasks.test_language_modelling import forward, loss_of
 from train import loading, tasks
 from train.data.images import section
-from train.data.images.examples import ImageExamples
+from train.data.images.section import ImageExamples
 from train.data.splits import PARTS
 from train.losses import cross_entropy, in_top
 

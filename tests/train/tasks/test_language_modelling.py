@@ -85,9 +85,8 @@ def test_a_uniform_models_perplexity_is_the_number_of_tokens(folder, stride):
 
 def test_loss_does_not_depend_on_batches_and_their_padding(folder):
     params = noisy(task_of(folder))
-    results = [measured(task_of(folder, data__eval_batch_size=size), params) for size in (1, 3, 64)]
-    for other in results[1:]:
-        assert other == pytest.approx(results[0], rel=1e-5)
+    alone, padded = (measured(task_of(folder, data__eval_batch_size=size), params) for size in (1, 7))
+    assert padded == pytest.approx(alone, rel=1e-5)
 
 
 def test_strided_perplexities_are_those_by_hand(folder):

@@ -33,9 +33,8 @@ def test_an_indifferent_model_has_the_loss_of_a_coin(folder):
 
 def test_loss_does_not_depend_on_batches_and_their_padding(folder):
     params = noisy(task_of(folder))
-    results = [measured(task_of(folder, data__eval_batch_size=size), params) for size in (1, 3, 64)]
-    for other in results[1:]:
-        assert other == pytest.approx(results[0], rel=1e-5)
+    alone, padded = (measured(task_of(folder, data__eval_batch_size=size), params) for size in (1, 7))
+    assert padded == pytest.approx(alone, rel=1e-5)
 
 
 @pytest.mark.more

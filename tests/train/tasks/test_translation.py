@@ -44,7 +44,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.fixture(params=once(SMALL, ["encoder_decoder"]))
+@pytest.fixture(params=once(SMALL, ["seq2seq"]))
 def name(request):
     return request.param
 

@@ -114,13 +114,8 @@ def arrays(
 ) -> tuple[dict[str, Mapped], str, tuple[str, ...]]:
     """Opens the arrays in a folder of the cache, made once of chunks that follow each other.
 
-    Args:
-      folder: Their place.
-      make: A function that yields the chunks, and adds the classes that it meets to the numbers of those it is given.
-      class_names: The names of the classes that are known before.
-
-    Returns:
-      The arrays by name, a digest of what they hold, and the names of all classes.
+    `make` yields the chunks, and adds the classes that it meets to the numbers of those known before, which it is
+    given. Besides the arrays by name there are a digest of what they hold, and the names of all classes.
     """
     make_once(folder, lambda partial: _write(partial, make, class_names))
     about = read_json(folder / ABOUT, f"remove {folder}, and start again")

@@ -1,4 +1,4 @@
-"""A corpus: tokenisers, which are learned from its training split, and tokenised rows in splits."""
+"""A corpus: tokenisers, which are learned from its training split, and rows in splits, tokenised once, on disk."""
 
 import dataclasses
 import functools
@@ -12,11 +12,10 @@ import numpy as np
 from jaxtyping import Int32, Int64, Integer
 
 from attention.errors import UsageError
-from train.data import classes, section, sources, splits, tokenisers
+from train.data import section, sources, splits, tokenisers
 from train.data.encodings import cache
-from train.data.encodings.cache import Lazy, Mapped
+from train.data.encodings.cache import Array, Chunk, Lazy, Mapped
 from train.data.encodings.images import LabelledImages, encode
-from train.data.encodings.tokens import Stored, tokenise
 from train.data.section import Section
 from train.data.sources.rows import Row, Rows, digest
 from train.data.splits import Split
@@ -24,25 +23,87 @@ from train.data.tokenisers import Tokeniser
 
 ORDER = 1  # the version of the orders that splits are cut from; with another number, vocabularies are made again too
 _LEARNED = 2  # the version of tokenisers
+_FORMAT = 3  # the version of the folders; with another number they are made again
+# Texts are encoded together up to so many, or so many characters, which bounds memory.
+_BATCH_TEXTS, _BATCH_CHARACTERS = 1024, 1_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored(Lazy):
+    """A tokenised text: the ids of all documents end to end, uint16 where they fit, else uint32.
+
+    For each document there are the number of its tokens and of its bytes in UTF-8, and its class, an index of
+    `class_names`: the source's order, or else that of their first rows. The digest `content` is of documents and
+    classes alone, wherever and whenever they were read.
+    """
+
+    ids: Array
+    lengths: Array
+    sizes: Array
+    labels: Array
+    content: str = ""
+    class_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @functools.cached_property
+    def token_offsets(self) -> Int64[np.ndarray, " n"]:
+        """Where each document begins among the ids, and where the last one ends."""
+        return np.append(0, np.cumsum(self.lengths[:], dtype=np.int64))
+
+
+def tokenise(rows: Rows, column: str, tokeniser: Tokeniser, end: bool, cache_dir: Path) -> Stored:
+    """Encodes the text in a column of some rows, unless the cache has it; classes are kept too.
+
+    With `end`, each document is followed by the tokeniser's end token. Raises UsageError where there is no text.
+    """
+    key = digest([_FORMAT, rows.content, column, *rows.class_names, tokeniser.dumps(), end])
+    encoded = functools.partial(_encoded, rows, column, tokeniser, [tokeniser.special["end"]] if end else [])
+    arrays, content, class_names = cache.arrays(cache_dir / "texts" / key, encoded, rows.class_names)
+    return Stored(**arrays, content=content, class_names=class_names)
+
+
+def _encoded(
+    rows: Rows, column: str, tokeniser: Tokeniser, after: list[int], classes: dict[str, int]
+) -> Iterator[Chunk]:
+    kind, count = np.uint16 if tokeniser.size <= 2**16 else np.uint32, 0
+    read = cache.progress(rows.read(), f"Encoding {rows.name}")
+    for batch in _batches((row[column], row.get("label", "")) for row in read):
+        texts, labels = zip(*batch, strict=True)
+        ids = [np.append(ids, after) for ids in tokeniser.encode_batch(texts)]
+        yield {
+            "ids": np.concatenate(ids).astype(kind),
+            "lengths": np.array([len(some) for some in ids], np.int32),
+            "sizes": np.array([len(text.encode()) for text in texts], np.int32),
+            "labels": np.array([classes.setdefault(label, len(classes)) for label in labels], np.int32),
+        }
+        count += sum(map(len, ids))
+    if not count:
+        raise UsageError(f"There is no text in {rows.name}; give a source that has some.")
+
+
+def _batches(documents: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    batch, characters = [], 0
+    for document in documents:
+        batch.append(document)
+        characters += len(document[0])
+        if len(batch) == _BATCH_TEXTS or characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenisedSplit(Lazy):
-    """A split of tokenised rows, such as documents or pairs.
+    """A split of tokenised rows, such as documents or pairs."""
 
-    Attributes:
-      columns: The texts of all rows of the part that the split belongs to.
-      split: The split.
-      rows: The indices of the split's rows in the part.
-      classes: The number in the corpus of each class of the part.
-      images: The images of all rows of the part, where they have some.
-    """
-
-    columns: Mapping[str, Stored]
+    columns: Mapping[str, Stored]  # the texts of all rows of the part that the split belongs to
     split: Split
-    rows: Int64[np.ndarray, " rows"]
-    classes: tuple[int, ...] = ()
-    images: LabelledImages | None = None
+    rows: Int64[np.ndarray, " rows"]  # those of the split, by their indices in the part
+    classes: tuple[int, ...] = ()  # the number in the corpus of each class of the part
+    images: LabelledImages | None = None  # of all rows of the part, where they have some
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -93,19 +154,12 @@ class TokenisedSplit(Lazy):
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Tokenised text, whose columns are `text`, or `source` and `target`, each with its tokeniser.
+    """Tokenised text, whose columns are `text`, or `source` and `target`, each with its tokeniser."""
 
-    Attributes:
-      tokenisers: The tokenisers by column; one object where columns share it.
-      splits: `train`, `validation` and `test`.
-      rows: The rows of the parts that the splits are cut from, by the names of the parts.
-      class_names: The names of the classes of labelled text; () otherwise.
-    """
-
-    tokenisers: dict[str, Tokeniser]
-    splits: dict[str, TokenisedSplit]
-    rows: dict[str, Rows] = dataclasses.field(default_factory=dict)
-    class_names: tuple[str, ...] = ()
+    tokenisers: dict[str, Tokeniser]  # by column; one object where columns share it
+    splits: dict[str, TokenisedSplit]  # `train`, `validation` and `test`
+    rows: dict[str, Rows] = dataclasses.field(default_factory=dict)  # of the parts that these are cut from
+    class_names: tuple[str, ...] = ()  # of labelled text
 
     @property
     def tokeniser(self) -> Tokeniser:
@@ -224,10 +278,10 @@ def _grouped(rows: Rows, role: str) -> bytes:
 def with_classes(corpus: Corpus) -> Corpus:
     """Numbers the classes in the source's order, or else sorted; raises UsageError where a split has others."""
     training = corpus.splits["train"]
-    names = corpus.rows[training.split.name].class_names or classes.ordered(training.columns["text"].class_names)
+    names = corpus.rows[training.split.name].class_names or splits.ordered_classes(training.columns["text"].class_names)
     numbered = {}
     for part, text in corpus.splits.items():
-        numbers = classes.numbers(text.columns["text"].class_names, names, part, "data.label_column")
+        numbers = splits.class_numbers(text.columns["text"].class_names, names, part, "data.label_column")
         numbered[part] = dataclasses.replace(text, classes=numbers)
     return dataclasses.replace(corpus, splits=numbered, class_names=names)
 

@@ -17,7 +17,7 @@ from jaxtyping import Integer, UInt8
 from PIL import Image, ImageOps
 
 from attention.errors import UsageError, brief, listed
-from train.data import classes, sources, splits
+from train.data import sources, splits
 from train.data.encodings import cache
 from train.data.encodings.cache import Array, Chunk
 from train.data.section import Section, sides
@@ -71,22 +71,14 @@ class Encoded:
 
 @dataclasses.dataclass(frozen=True)
 class LabelledImages(Sequence):
-    """A random-access sequence of `{'image': uint8 (H, W, C), 'label': int}`, a split of some records.
+    """A random-access sequence of `{'image': uint8 (H, W, C), 'label': int}`, a split of some records."""
 
-    Attributes:
-      records: All examples of the part, of which `content` is a digest.
-      num_classes: Labels are 0 … num_classes - 1.
-      image_shape: (H, W, C) of every image; 0 stands for a size that differs from image to image.
-      places: The indices of the examples among the records.
-      class_names: The names of the classes, in the order of their numbers; () where the source names none.
-    """
-
-    records: Sequence[Record]
+    records: Sequence[Record]  # all examples of the part, of which `content` is a digest
     num_classes: int
-    image_shape: Shape
-    places: Sequence[int]
+    image_shape: Shape  # of every image; 0 stands for a size that differs from image to image
+    places: Sequence[int]  # of the examples among the records
     content: str = ""
-    class_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()  # by their numbers; () where the source names none
     split: Split = _NO_SPLIT
 
     def __len__(self) -> int:
@@ -117,14 +109,9 @@ def load(data: Section) -> dict[str, LabelledImages]:
 def encode(rows: Rows, shape: str, cache_dir: Path, trained: tuple[str, ...] = (), part: str = "") -> LabelledImages:
     """Makes arrays of images: those in memory as they are, of many sizes or too many when asked for, others once.
 
-    Args:
-      rows: Rows with a column `image`, and perhaps a column `label`.
-      shape: The size, such as `64x64x3`, that encoded images are made to have unless the source says theirs: turned as
-        a camera says, in grey, RGB or RGBA, scaled so that they cover it, and cropped in the middle. '' is the size
-        that all of them have.
-      cache_dir: The root of all caches.
-      trained: The names of the classes of the training data, if there are any already.
-      part: Such as `validation`, for a message about other classes than those.
+    Encoded images are made to have a shape, such as `64x64x3`, unless the source says theirs: turned as a camera says,
+    in grey, RGB or RGBA, scaled so that they cover it, and cropped in the middle. '' is the size that all of them have.
+    A part may have the classes that were trained alone, if there are any already.
     """
     names, content, size, count = rows.class_names, rows.content, rows.image_shape, len(rows.class_names)
     if rows.arrays:
@@ -137,40 +124,33 @@ def encode(rows: Rows, shape: str, cache_dir: Path, trained: tuple[str, ...] = (
         shape = sides(size) or shape
         folder = cache_dir / "images" / digest([_FORMAT, PIL.__version__, content, *names, shape])
         arrays, content, stored = cache.arrays(folder, functools.partial(_pixels, rows, shape), names)
-        names = trained or names or classes.ordered(stored)
-        numbers = np.array(classes.numbers(stored, names, part, "data.label_key"), np.int32)
+        names = trained or names or splits.ordered_classes(stored)
+        numbers = np.array(splits.class_numbers(stored, names, part, "data.label_key"), np.int32)
         records = StoredImages(arrays["images"], numbers[arrays["labels"][:]])
         size, count = arrays["images"].shape[1:], len(names)
     return LabelledImages(records, count, size, range(len(records)), content, names)
 
 
 def _pixels(rows: Rows, shape: str, numbers: dict[str, int]) -> Iterator[Chunk]:
+    """Yields images of one size; raises UsageError for another at once, and for all that cannot be read at the end."""
     size = tuple(map(int, shape.split("x"))) if shape else None
-    row = None
-    for row, image in _of_one_size(rows, size):
-        label = numbers.setdefault(row.get("label", ""), len(numbers))
-        yield {"images": image[None], "labels": np.array([label], np.int32)}
-    if row is None:
-        raise UsageError(f"There is no image in {rows.name}; give a source that has some.")
-
-
-def _of_one_size(rows: Rows, size: Shape | None) -> Iterator[tuple[Row, _Pixels]]:
-    """Yields images; raises UsageError, at the end, for those that cannot be read, or at once for another size."""
-    first, failures = None, []
+    first, failures = (), []
     for row, decoded in _decoded(rows, size):
         if isinstance(decoded, str):
             failures.append(f"{_place(row)} ({decoded})")
             continue
-        here = _place(row), decoded.shape
-        first = first or here
+        first = first or (row, decoded.shape)
         if decoded.shape != first[1]:
-            one, other = (f"{where} is {sides(shape)}" for where, shape in (first, here))
+            one, other = (f"{_place(row)} is {sides(shape)}" for row, shape in (first, (row, decoded.shape)))
             raise UsageError(
                 f"The images differ in size: {one} and {other}; set data.image_shape to the size that they shall have, "
                 "such as 64x64x3."
             )
         if not failures:
-            yield row, decoded
+            label = numbers.setdefault(row.get("label", ""), len(numbers))
+            yield {"images": decoded[None], "labels": np.array([label], np.int32)}
+    if not first and not failures:
+        raise UsageError(f"There is no image in {rows.name}; give a source that has some.")
     if failures:
         raise UsageError(
             f"Of {rows.name}, {len(failures)} of the images cannot be read: {listed(failures, _NAMED)}; mend or "

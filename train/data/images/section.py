@@ -1,4 +1,4 @@
-"""The `data` section of a config for labelled images."""
+"""Labelled images: the `data` section of a config, and examples: augmented and mixed in training alone."""
 
 import dataclasses
 import math
@@ -6,19 +6,112 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
+import jax
 import numpy as np
+from jaxtyping import Integer
 
 from attention.errors import UsageError
 from attention.types import Positive, Reader, Sentinel
 from models.fields import field
-from train.data import section, sources
+from train.data import draws, section, sources
+from train.data.draws import Draws
 from train.data.encodings import images
+from train.data.encodings.images import LabelledImages
 from train.data.images import transforms
-from train.data.images.examples import ImageExamples
+from train.data.pipeline import Example, Examples, Material, Raw, Recipe, Recipes
 
 _SHAPE = re.compile(r"\d{1,6}x\d{1,6}x[1-9]\d{0,5}", re.ASCII)
 _MOST = 2**28  # bytes of an image
 _ANY = 256  # pixels of a side that varies
+_TYPES = {"image": np.uint8, "label": np.int32}  # of what a device holds
+
+
+@dataclasses.dataclass(frozen=True)
+class Pictures(Material):
+    """Images by the recipe's number `image`, and their labels where they have some.
+
+    Transforms of the chain that come before all randomness are part of reading one; `field` names the chain in
+    messages.
+    """
+
+    images: LabelledImages
+    chain: str
+    field: str
+
+    def why_host(self) -> str:
+        first, rest = transforms.parted(self.chain)
+        if of_host := [transform.name for transform in rest if transform.host_only]:
+            return f"{of_host[0]} in {self.field} runs on the host"
+        try:
+            transforms.output_shape(first, self.images.image_shape)
+        except UsageError:
+            return "the images differ in size"
+        return ""
+
+    def read(self, recipe: Recipe) -> Raw:
+        record = self.images[recipe["image"]]
+        image = record["image"]
+        for transform in transforms.parted(self.chain)[0]:
+            image = transform(image, None)
+        return record | {"image": image}
+
+    def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        count, first = len(self.images), self.read({"image": 0})
+        return {name: jax.ShapeDtypeStruct((count, *np.shape(of)), _TYPES[name]) for name, of in first.items()}
+
+    def held(self) -> dict[str, np.ndarray]:
+        arrays = {name: np.empty(like.shape, like.dtype) for name, like in self.shapes().items()}
+        for number in range(len(self.images)):
+            for name, value in self.read({"image": number}).items():
+                arrays[name][number] = value
+        return arrays
+
+    def gather(self, held: dict[str, jax.Array], recipe: Recipe) -> Raw:
+        return {name: held[name][recipe["image"]] for name in _TYPES if name in held}
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageExamples(Examples):
+    """The transformed images of a split, which is a `LabelledImages`.
+
+    Examples hold `image` float32 (H, W, C), `label` int32, and `index` int64, the image's place in the split; in
+    evaluation also `weight` float32, which is 1. With mixup those of training have `other_label` int32 and `mix`
+    float32: image = mix · image of label + (1 - mix) · image of other_label, both transformed independently.
+    """
+
+    def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
+        return {"index": numbers, "image": numbers}
+
+    def epoch(self, seed: int, number: int) -> Recipes:
+        """Orders an epoch; the images that are mixed in have an order of their own."""
+        recipes = super().epoch(seed, number)
+        if not self.data.mixup:
+            return recipes
+        return recipes | {"partner": draws.permutation(len(self), draws.PARTNERS, seed, number)}
+
+    def materials(self, training: bool) -> list[Material]:
+        return [Pictures(self.split, *self.data.chain(training))]
+
+    def read(self, recipe: Recipe, training: bool) -> Raw:
+        raw = super().read(recipe, training)
+        if "partner" not in recipe:
+            return raw
+        return raw | {"partner": super().read({"image": recipe["partner"]}, training)}
+
+    def example(self, raw: Raw, recipe: Recipe, draw: Draws | None = None) -> Example:
+        xp, image = draws.namespace(recipe["index"]), self.data.transformed(raw["image"], draw)
+        example = {"image": image, "label": xp.int32(raw["label"]), "index": recipe["index"]}
+        if draw is None:
+            return example | {"weight": xp.float32(1)}
+        if "partner" not in raw:
+            return example
+        other = self.data.transformed(raw["partner"]["image"], draw)
+        mix = np.float32(draw.generator().beta(self.data.mixup, self.data.mixup))
+        mixed = {"image": mix * image + (1 - mix) * other, "mix": mix}
+        return example | mixed | {"other_label": xp.int32(raw["partner"]["label"])}
+
+    def why_host(self, training: bool) -> str:
+        return "data.mixup runs on the host" if training and self.data.mixup else super().why_host(training)
 
 
 def _check_shape(shape: str, path: str) -> None:
@@ -66,11 +159,15 @@ class ImageSection(section.Section):
         name = "train_transforms" if training else "eval_transforms"
         return getattr(self, name), f"data.{name}"
 
-    def black(self) -> images.LabelledImages:
+    def transformed(self, image: np.ndarray, draw: Draws | None) -> np.ndarray:
+        """Applies what comes after the transforms that are part of reading an image."""
+        return transforms.apply(transforms.parted(self.chain(draw is not None)[0])[1], image, draw)
+
+    def black(self) -> LabelledImages:
         """Makes one black image, of the shape that the config states."""
         height, width, channels = shape = self.stated_shape
         record = {"image": np.zeros((height or _ANY, width or _ANY, channels), np.uint8), "label": 0}
-        return images.LabelledImages([record], 1, shape, range(1))
+        return LabelledImages([record], 1, shape, range(1))
 
     @property
     def stated_shape(self) -> tuple[int, int, int]:

@@ -305,8 +305,7 @@ def parted(text: str) -> tuple[tuple[Transform, ...], tuple[Transform, ...]]:
 def output_shape(transforms: tuple[Transform, ...], image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
     """Finds (H, W, C) after the transforms, by transforming zeros; a size of 0 varies, and is tried small and large.
 
-    Raises:
-      UsageError: the shape after the transforms still varies, or a transform cannot take such images.
+    Raises UsageError where the shape still varies after them, or a transform cannot take such images.
     """
     trials = [tuple(size or other for size, other in zip(image_shape, trial, strict=True)) for trial in _TRIALS]
     shapes = {apply(transforms, np.zeros(trial, np.uint8), Draws()).shape for trial in trials}

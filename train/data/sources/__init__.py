@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Callable
-from types import ModuleType
 
 from attention.errors import UsageError, unknown
 from train.data.section import Section
@@ -15,15 +14,12 @@ from train.data.sources.rows import DataColumn, Rows
 class Source:
     """A row of the table; the file of its name opens its splits.
 
-    Attributes:
-      form: How `data.source` names it: alone, with a place after a colon, or with options.
-      gives: What its rows can be: images, text, pairs, captions.
-      is_prepared: Whether its images stay as they are, and slices of them are cut in their order; otherwise they have
-        any size until they are made one, and any order, such as that of their classes.
+    Prepared images stay as they are, and slices of them are cut in their order; others have any size until they are
+    made one, and any order, such as that of their classes.
     """
 
-    form: str
-    gives: tuple[str, ...]
+    form: str  # how `data.source` names it: alone, with a place after a colon, or with options
+    gives: tuple[str, ...]  # what its rows can be
     is_prepared: bool = False
 
 
@@ -53,7 +49,7 @@ def _check(kind: str, source: str, field: str) -> None:
     if name not in valid:
         raise unknown(field, source, forms)
     if "(" in valid[name].form:
-        _module(name).parse(source, field, forms)
+        importlib.import_module(f"{__name__}.{name}").parse(source, field, forms)
 
 
 def kind_of(source: str) -> str:
@@ -83,8 +79,4 @@ def open_split(data: Section, split: str) -> Rows:
     if place and len(columns) == 2 and ("" in names or names[0] == names[1]):
         fields = " and ".join(column.field for column in columns)
         raise UsageError(f"{fields} must name two columns (or languages), but they are {names}.")
-    return _module(kind).open_split(place or data.source, split, columns, data)
-
-
-def _module(kind: str) -> ModuleType:
-    return importlib.import_module(f"{__name__}.{kind}")
+    return importlib.import_module(f"{__name__}.{kind}").open_split(place or data.source, split, columns, data)

@@ -46,7 +46,12 @@ class Dates(Checked):
     def __post_init__(self):
         super().__post_init__()
         for locale in (*self.sources, *self.targets):
-            _check_locale(locale)
+            known = babel.localedata.locale_identifiers()
+            if locale not in known:
+                near = difflib.get_close_matches(locale, known, n=_NEAR, cutoff=0.4)
+                raise UsageError(
+                    f"{unknown('language of dates', locale, near)} `pybabel --list-locales` lists all {len(known)}."
+                )
         for form in self.forms:
             check_known("form of dates", form, FORMS)
         if not self.languages:
@@ -109,12 +114,3 @@ def _pattern(locale: str, form: str) -> tuple[babel.dates.DateTimePattern, babel
     parsed = babel.Locale.parse(locale)
     pattern = parsed.date_formats[form]
     return babel.dates.DateTimePattern(pattern.pattern, re.sub(r"%\(y+\)s", "%(yyyy)s", pattern.format)), parsed
-
-
-def _check_locale(locale: str) -> None:
-    known = babel.localedata.locale_identifiers()
-    if locale not in known:
-        near = difflib.get_close_matches(locale, known, n=_NEAR, cutoff=0.4)
-        raise UsageError(
-            f"{unknown('language of dates', locale, near)} `pybabel --list-locales` lists all {len(known)}."
-        )

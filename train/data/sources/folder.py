@@ -53,28 +53,23 @@ def _folders(place: Path) -> list[Path]:
 
 
 def _rows(place: Path, columns: Sequence[DataColumn]) -> Iterator[Placed]:
+    from PIL import Image
+
+    suffixes = {suffix for suffix, kind in Image.registered_extensions().items() if kind in IMAGE_FORMATS}
     image, label = (column.name for column in columns)
     for folder in _folders(place):
         for file in sorted(folder.rglob("*")):
             if not file.is_dir() and all(map(_shown, [file, *file.relative_to(folder).parents])):
-                _check(file, folder.name)
+                if file.suffix.lower() not in suffixes:
+                    raise UsageError(
+                        f"{str(file)!r} is no image by its name; move it elsewhere, or convert it to PNG or JPEG."
+                    )
+                if printable(folder.name) != folder.name:
+                    raise UsageError(
+                        f"The folder {folder.name!r} has a name that is not in UTF-8, but it names a class; rename it."
+                    )
                 yield str(file), {image: str(file), label: folder.name}
-
-
-def _check(file: Path, label: str) -> None:
-    """Raises UsageError for a file that is no image, and for a class that cannot be printed."""
-    if file.suffix.lower() not in _suffixes():
-        raise UsageError(f"{str(file)!r} is no image by its name; move it elsewhere, or convert it to PNG or JPEG.")
-    if printable(label) != label:
-        raise UsageError(f"The folder {label!r} has a name that is not in UTF-8, but it names a class; rename it.")
 
 
 def _shown(path: Path) -> bool:
     return not re.match(r"\.\w|__MACOSX|Thumbs\.db|desktop\.ini", path.name)
-
-
-@functools.cache
-def _suffixes() -> frozenset[str]:
-    from PIL import Image
-
-    return frozenset(suffix for suffix, kind in Image.registered_extensions().items() if kind in IMAGE_FORMATS)

@@ -6,7 +6,7 @@ import numpy as np
 
 from attention.errors import UsageError, check_known
 from models.files import Arrays, at_home
-from train.data import classes
+from train.data import splits
 from train.data.section import Section
 from train.data.sources.rows import DataColumn, Rows, in_memory
 
@@ -22,7 +22,7 @@ def open_split(path: str, split: str, columns: Sequence[DataColumn], data: Secti
         images, labels, names = arrays[f"{split}_image"], arrays[f"{split}_label"], ()
         every = [arrays[name] for name in arrays if name.endswith("_label")]
         if {(some.dtype.kind, some.ndim) for some in every} == {("U", 1)}:
-            names = classes.ordered(np.concatenate(every).tolist())
+            names = splits.ordered_classes(np.concatenate(every).tolist())
             labels = np.array([names.index(label) for label in labels.tolist()], int)
         return labelled(f"{split} of numpy:{path}", images, labels, names)
     except UsageError as error:

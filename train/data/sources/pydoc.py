@@ -1,9 +1,8 @@
 """The Python manual's pages on the language, which CPython ships for `help()`: some 80 topics, half a megabyte."""
 
 import functools
-import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from attention.errors import UsageError
 from train.data.section import Section
@@ -58,11 +57,7 @@ def _related() -> list[list[str]]:
 
     groups, first = DisjointSet(_topics()), dict[str, str]()
     for name, text in _topics().items():
-        for paragraph in _paragraphs(text):
-            groups.merge(first.setdefault(paragraph, name), name)
+        for paragraph in (" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text)):
+            if len(paragraph) >= _LEAST:
+                groups.merge(first.setdefault(paragraph, name), name)
     return [sorted(names) for names in groups.subsets()]
-
-
-def _paragraphs(text: str) -> Iterator[str]:
-    paragraphs = (" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
-    return itertools.filterfalse(lambda paragraph: len(paragraph) < _LEAST, paragraphs)

@@ -21,40 +21,30 @@ Placed = tuple[str, Mapping[str, Any]]  # a row's place, and its entries by the 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """One split of a source, which messages call by its name.
-
-    Attributes:
-      content: A digest that differs whenever the rows differ.
-      read: Starts reading rows; raises a UsageError on the way where a row cannot be read.
-      class_names: The names of the classes in the source's order; () where the source names none.
-      arrays: The columns by role where they are in memory: `image` uint8 (n, H, W, C), `label` (n,).
-      records: The rows by number where a source has random access.
-      image_shape: (H, W, C) of all images where the source says it; 0 is any.
-    """
+    """One split of a source, which messages call by its name."""
 
     name: str
-    content: str
-    read: Callable[[], Iterator[Row]]
-    class_names: tuple[str, ...] = ()
+    content: str  # a digest that differs whenever the rows differ
+    read: Callable[[], Iterator[Row]]  # starts reading; raises a UsageError on the way where a row cannot be read
+    class_names: tuple[str, ...] = ()  # in the source's order; () where it names none
+    # The columns by role where they are in memory: `image` uint8 (n, H, W, C), `label` (n,).
     arrays: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    records: Sequence[Row] = ()
-    image_shape: tuple[int, ...] = ()
+    records: Sequence[Row] = ()  # by number, where a source has random access
+    image_shape: tuple[int, ...] = ()  # (H, W, C) of all images where the source says it; 0 is any
 
 
 @dataclasses.dataclass(frozen=True)
 class DataColumn:
     """A column that a config field names; `translation.de` is the entry `de` of the column `translation`.
 
-    Attributes:
-      role: What it is read as: `text`, `source`, `target`, `label` or `image`. The name of a label or an image that is
-        its role is a default, in place of which a source may take the only column of that kind.
-      classes: The names of the classes that the column numbers; () where it holds the names themselves.
+    The name of a label or an image that is its role is a default, in place of which a source may take the only column
+    of that kind.
     """
 
-    role: str
+    role: str  # what it is read as: `text`, `source`, `target`, `label` or `image`
     field: str
     name: str
-    classes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()  # the names that the column numbers; () where it holds the names themselves
 
     def require(self, row: Mapping[str, Any], where: str) -> Any:
         """Finds this column in a row, or among all features; raises UsageError, which says where, if it is missing."""

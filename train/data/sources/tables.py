@@ -26,7 +26,8 @@ def read(file: Path, columns: Sequence[DataColumn]) -> Iterator[Placed]:
     numbers from '1' on. Tables give all of their columns.
     """
     if lines.suffix(file) == ".txt":
-        rows = _lines(file, *columns) if len(columns) == 1 else _tabbed(file, columns)
+        plain = ((f"line {n}", {columns[0].name: line}) for n, line in enumerate(lines.read(file), 1))
+        rows = plain if len(columns) == 1 else _tabbed(file, columns)
     else:
         rows = _TABLES[lines.suffix(file)](file)
     images = [column.name for column in columns if column.role == "image"]
@@ -37,10 +38,6 @@ def _beside(file: Path, row: Mapping[str, Any], images: Sequence[str]) -> Mappin
     """Lets relative paths of images start from the folder of their table."""
     paths = {name: row[name] for name in images if isinstance(row.get(name), str) and row[name]}
     return {**row, **{name: str(file.parent / path) for name, path in paths.items()}} if paths else row
-
-
-def _lines(file: Path, column: DataColumn) -> Iterator[Placed]:
-    return ((f"line {number}", {column.name: line}) for number, line in enumerate(lines.read(file), 1))
 
 
 def _tabbed(file: Path, columns: Sequence[DataColumn]) -> Iterator[Placed]:

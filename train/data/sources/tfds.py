@@ -129,27 +129,24 @@ def _builder(tfds: ModuleType, name: str, folder: str) -> Any:
 
 
 def _prepare(builder: Any, name: str, folder: str) -> None:
+    import requests
+
     missing = f"tfds:{name} is not prepared in {folder}"
     elsewhere = "or set data.data_dir or TFDS_DATA_DIR to a folder where it is prepared"
     if importlib.util.find_spec("tensorflow") is None:
         raise UsageError(
             f"{missing}, and preparing it needs TensorFlow: pip install -r requirements-prepare.txt, {elsewhere}."
         )
-    _check_network(builder, f"{missing}, and the network is needed to download it but {{}}: connect, {elsewhere}.")
+    for url in [] if builder.MANUAL_DOWNLOAD_INSTRUCTIONS else list(builder.url_infos or ())[:1]:
+        try:  # without a network, TFDS itself would retry for minutes
+            requests.head(url, timeout=10)
+        except (requests.ConnectionError, requests.Timeout) as error:
+            raise UsageError(
+                f"{missing}, and the network is needed to download it but {url} cannot be reached: connect, "
+                f"{elsewhere}."
+            ) from error
     try:
         builder.download_and_prepare(file_format="array_record")
     # TFDS reports archives that must be fetched by hand with an AssertionError.
     except (AssertionError, OSError, ValueError) as error:
         raise UsageError(f"{missing}, and preparing it failed ({brief(error)}): mend that, {elsewhere}.") from error
-
-
-def _check_network(builder: Any, message: str) -> None:
-    """Raises UsageError where there is no network, for which TFDS itself would retry for minutes."""
-    import requests
-
-    urls = [] if builder.MANUAL_DOWNLOAD_INSTRUCTIONS else list(builder.url_infos or ())
-    for url in urls[:1]:
-        try:
-            requests.head(url, timeout=10)
-        except (requests.ConnectionError, requests.Timeout) as error:
-            raise UsageError(message.format(f"{url} cannot be reached")) from error

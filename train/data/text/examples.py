@@ -33,19 +33,15 @@ class Passages(Material):
     width: int
 
     def read(self, recipe: Recipe) -> Raw:
-        """Cuts a passage; see `Material`."""
         return {self.name: cut(self.ids, recipe[f"{self.name}_start"], self.width)}
 
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Describes all ids, and as many zeros after them as are cut out; see `Material`."""
         return {self.name: jax.ShapeDtypeStruct((len(self.ids) + self.width,), self.ids.dtype)}
 
     def held(self) -> dict[str, np.ndarray]:
-        """Reads all ids; see `Material`."""
         return {self.name: np.pad(self.ids[:], (0, self.width))}
 
     def gather(self, held: dict[str, jax.Array], recipe: Recipe) -> Raw:
-        """Cuts a passage on a device; see `Material`."""
         start = recipe[f"{self.name}_start"]
         return {self.name: jax.lax.dynamic_slice_in_dim(held[self.name], start, self.width).astype(np.int32)}
 
@@ -67,8 +63,7 @@ def shifted(tokens: int, width: int, seed: int, epoch: int) -> Starts:
 def strides(tokens: int, width: int, stride: int) -> tuple[Starts, Starts, Starts]:
     """Lays windows of `width` tokens over all of a text, each `stride` after the one before; the last may be cut short.
 
-    Returns:
-      The first token of each window, how many it has, and how many at its beginning an earlier window shows.
+    Of each window there are the first token, how many it has, and how many at its beginning an earlier one shows.
     """
     starts = np.arange(max(0, -(-(tokens - width) // stride)) + 1) * stride
     return starts, np.minimum(tokens - starts, width), np.where(starts > 0, width - stride, 0)
@@ -94,16 +89,11 @@ class TextExamples(Examples):
     tokenisers: Mapping[str, Tokeniser]
 
     @property
-    def _texts(self) -> Mapping[str, Ids]:
-        return {name: column.ids for name, column in self.split.columns.items()}
-
-    @property
     def _widths(self) -> Mapping[str, int]:
         return {"text": self.data.context}
 
     def materials(self, training: bool) -> list[Material]:
-        """Lists the texts; see `Examples`."""
-        return [Passages(name, ids, self._widths[name]) for name, ids in self._texts.items()]
+        return [Passages(name, column.ids, self._widths[name]) for name, column in self.split.columns.items()]
 
     @property
     def _special(self) -> Mapping[str, int]:
@@ -124,7 +114,6 @@ class _Windows(TextExamples):
 
     @property
     def eval_length(self) -> int:
-        """The number of windows in evaluation."""
         return len(self._strides["index"])
 
     @property
@@ -135,16 +124,10 @@ class _Windows(TextExamples):
     def _stride(self) -> int:
         return self._width
 
-    @property
-    def _texts(self) -> dict[str, Ids]:
-        return {"text": self.split.ids}
-
-    @property
-    def _widths(self) -> dict[str, int]:
-        return {"text": self._width + self.ahead}
+    def materials(self, training: bool) -> list[Material]:
+        return [Passages("text", self.split.ids, self._width + self.ahead)]
 
     def epoch(self, seed: int, number: int) -> Recipes:
-        """Cuts and orders an epoch's windows; see `Examples`."""
         order = draws.permutation(len(self), draws.ORDER, seed, number)
         starts = shifted(self._tokens, self._width, seed, number)[order]
         return {"index": starts, "text_start": starts}
@@ -178,20 +161,18 @@ class NextToken(_Windows):
     def _stride(self) -> int:
         return self.data.eval_stride or self._width
 
-    def training(self, raw: Raw, recipe: Recipe, draw: Draws) -> Example:
-        """Makes a training example; see `Examples`."""
-        weight = draws.namespace(recipe["index"]).ones(self._width, np.float32)
-        return {"tokens": raw["text"][:-1], "targets": raw["text"][1:], "weight": weight, "index": recipe["index"]}
-
-    def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
-        """Makes an example of evaluation; see `Examples`."""
-        xp, place, length = draws.namespace(recipe["index"]), np.arange(self._width), recipe["text_length"]
+    def example(self, raw: Raw, recipe: Recipe, draw: Draws | None = None) -> Example:
+        tokens, targets, index = raw["text"][:-1], raw["text"][1:], recipe["index"]
+        every = draws.namespace(index).ones(self._width, np.float32)
+        if draw is not None:
+            return {"tokens": tokens, "targets": targets, "weight": every, "index": index}
+        place, length = np.arange(self._width), recipe["text_length"]
         return {
-            "tokens": padded(raw["text"][:-1], length, self._pad),
-            "targets": padded(raw["text"][1:], length, self._pad),
-            "index": recipe["index"],
+            "tokens": padded(tokens, length, self._pad),
+            "targets": padded(targets, length, self._pad),
+            "index": index,
             "weight": ((place >= recipe["repeated"]) & (place < length)).astype(np.float32),
-            "window_weight": xp.where(length == self._width, xp.ones(self._width, np.float32), np.float32(0)),
+            "window_weight": draws.namespace(index).where(length == self._width, every, np.float32(0)),
         }
 
 
@@ -248,22 +229,15 @@ class MaskedTokens(_Windows):
     def _width(self) -> int:
         return self.data.context - len(self._marks)
 
-    def training(self, raw: Raw, recipe: Recipe, draw: Draws) -> Example:
-        """Makes a training example; see `Examples`."""
-        return self._masked(raw["text"], self._width, recipe, draw)
-
-    def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
-        """Makes an example of evaluation, whose masks are the same in every run."""
-        return self._masked(raw["text"], recipe["text_length"], recipe, Draws(draws.EVALUATION, recipe["index"]))
-
-    def _masked(self, ids: Int32[np.ndarray, " width"], length: int, recipe: Recipe, draw: Draws) -> Example:
-        xp, place = draws.namespace(recipe["index"]), np.arange(self.data.context)
+    def example(self, raw: Raw, recipe: Recipe, draw: Draws | None = None) -> Example:
+        ids, length, index = raw["text"], recipe.get("text_length", self._width), recipe["index"]
+        xp, place = draws.namespace(index), np.arange(self.data.context)
         if len(self._marks):
             start, end = self._marks
             marked = xp.concatenate([xp.full(1, start), ids, xp.full(1, end)])
             ids, length = xp.where(place == length + 1, end, marked), length + 2
         original = padded(ids, length, self._pad)
-        corrupted, chosen = self._masking(original, place < length, draw)
+        corrupted, chosen = self._masking(original, place < length, draw or Draws(draws.EVALUATION, index))
         return {
             "tokens": corrupted,
             "targets": original,
@@ -291,15 +265,14 @@ class Labelled(TextExamples):
     """
 
     def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
-        """Describes some documents; see `Examples`."""
         start, length = self.split.places("text", numbers).values()
         shown = np.minimum(length, self.data.context)
         start = start if self.data.keep == "first" else start + length - shown
         own = {"index": self.split.rows[numbers], "label": self.split.labels[numbers]}
         return own | {"text_start": start, "text_length": shown}
 
-    def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
-        """Makes an example of training or evaluation; see `Examples`."""
+    def example(self, raw: Raw, recipe: Recipe, draw: Draws | None = None) -> Example:
+        del draw
         xp = draws.namespace(recipe["index"])
         return {
             "tokens": padded(raw["text"], recipe["text_length"], self._pad),

@@ -10,8 +10,7 @@ from attention.errors import UsageError
 from attention.types import Count, Names, Positive, Reader, Sentinel, Unit, at_least, at_most
 from models.fields import BOOKKEEPING, field
 from train.data import section, sources, tokenisers
-from train.data.encodings.corpus import Corpus, TokenisedSplit, load, with_classes
-from train.data.encodings.tokens import Stored
+from train.data.encodings.corpus import Corpus, Stored, TokenisedSplit, load, with_classes
 from train.data.splits import PARTS, Split
 from train.data.text.examples import Labelled, MaskedTokens, Masking, NextToken, TextExamples
 
@@ -51,19 +50,17 @@ class CachedTextSection(section.Section):
 
     def blank(self) -> Corpus:
         """Makes a corpus of one row of zeros, for dry runs; raises UsageError where a size is not stated."""
-        blank = {c: self._blank_tokeniser(field) for field, columns in self.learned.items() for c in columns}
-        one = np.ones(1, np.int32)
+        blank, one = {}, np.ones(1, np.int32)
+        for tokeniser, columns in self.learned.items():
+            vocabulary = tokeniser.replace("tokeniser", "vocabulary")
+            size = getattr(self, vocabulary) or tokenisers.stated_size(getattr(self, tokeniser))
+            blank |= dict.fromkeys(columns, section.BlankTokeniser(section.needed(vocabulary, size)))
         texts = {
             column: Stored(np.zeros(length, np.int32), one * length, one * length, one * 0)
             for column, length in self.lengths.items()
         }
         split = TokenisedSplit(texts, Split.parse("train"), np.arange(1), classes=(0,))
         return Corpus(blank, dict.fromkeys(PARTS, split))
-
-    def _blank_tokeniser(self, field: str) -> section.BlankTokeniser:
-        vocabulary = field.replace("tokeniser", "vocabulary")
-        size = getattr(self, vocabulary) or tokenisers.stated_size(getattr(self, field))
-        return section.BlankTokeniser(section.needed(vocabulary, size))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +102,6 @@ class UnlabelledTextData(CommonTextData):
     end_token: bool = field(False, "Whether each document is followed by the tokeniser's end token.")
 
     def load(self) -> Corpus:
-        """Loads the corpus; raises UsageError also where the training split is shorter than a window."""
         corpus = super().load()
         least = 1 + self.EXAMPLES.ahead
         lengths = {part: len(text.ids) for part, text in corpus.splits.items()}
@@ -155,7 +151,6 @@ class MaskedTextData(UnlabelledTextData):
     EXAMPLES = MaskedTokens
 
     def load(self) -> Corpus:
-        """Loads the corpus; raises UsageError also where the tokeniser has no mask."""
         corpus = super().load()
         Masking.of(corpus.tokeniser, self.mask_rate)
         return corpus
@@ -181,7 +176,6 @@ class LabelledTextData(CommonTextData):
             raise UsageError("data.label_column must name the column of the class, but it is empty.")
 
     def load(self) -> Corpus:
-        """Loads the corpus; raises UsageError also where classes differ between splits, or there is one."""
         corpus = with_classes(super().load())
         if len(corpus.class_names) < 2:
             raise UsageError(
@@ -192,6 +186,5 @@ class LabelledTextData(CommonTextData):
         return corpus
 
     def blank(self) -> Corpus:
-        """Makes one blank document, with its class; see `CachedTextSection.blank`."""
         names = tuple(map(str, range(section.needed("classes", self.classes))))
         return dataclasses.replace(super().blank(), class_names=names)

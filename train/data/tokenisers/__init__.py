@@ -46,8 +46,7 @@ def stated_size(spec: str) -> int:
 def make(spec: str, texts: Iterable[str] = (), field: str = "data.tokeniser") -> Tokeniser:
     """Makes the tokeniser that a spec string names, trained on texts, perhaps read twice, where `needs_fitting`.
 
-    Raises:
-      UsageError: the spec is not valid, or a file, hub name or package is missing; it names the config's field.
+    Raises UsageError, which names the config's field, where the spec is not valid or what it names is missing.
     """
     kind, place, options = _parse(spec, field)
     match kind:

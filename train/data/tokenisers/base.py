@@ -54,7 +54,6 @@ class ByteTokeniser(Tokeniser):
     special: ClassVar[Mapping[str, int]] = {"pad": 256, "mask": 257, "start": 258, "end": 259}
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """Takes the bytes of each text."""
         return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) for text in texts]
 
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
@@ -62,5 +61,4 @@ class ByteTokeniser(Tokeniser):
         return bytes(int(i) for i in ids if i < 256).decode(errors="replace")
 
     def dumps(self) -> str:
-        """Writes the same text for all byte tokenisers, which do not differ."""
         return json.dumps({"kind": "bytes"})

@@ -1,24 +1,21 @@
 """The tokenisers of Marian's published models: pieces of sentencepiece, numbered by a separate vocabulary."""
 
 import base64
-import functools
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Integer
 
 from attention.errors import UsageError
-from models.files import at_home, read_json
+from models.files import read_json
 from models.published import hugging_face
 from train.data import packages
 from train.data.tokenisers.base import Ids, Tokeniser
 
 KIND = "marian"
 SOURCE, TARGET, VOCABULARY = "source.spm", "target.spm", "vocab.json"
-SETTINGS = "tokenizer_config.json"
 # The special tokens in a vocabulary, by the names of `Tokeniser.special`; Marian's decoder reads padding first.
 SPECIAL = {"pad": "<pad>", "unknown": "<unk>", "end": "</s>", "start": "<pad>"}
 SPACE = "\u2581"  # stands for a space in pieces
@@ -36,16 +33,22 @@ class MarianTokeniser(Tokeniser):
     def __init__(self, spm: bytes, vocabulary: Mapping[str, int]):
         """Raises UsageError where sentencepiece cannot read the model, or the vocabulary lacks a special token."""
         self.spm, self.vocabulary = spm, vocabulary
-        self._processor = _read(spm)
+        sentencepiece = packages.load("sentencepiece", "A Marian's tokeniser needs")
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=spm)
+        except (RuntimeError, OSError) as error:
+            raise UsageError(f"The package sentencepiece cannot read this model: {error}.") from error
         if not (isinstance(vocabulary, dict) and all(type(i) is int and i >= 0 for i in vocabulary.values())):
             raise UsageError("A Marian's vocabulary must be a JSON object of pieces and their ids.")
         if missing := sorted(set(SPECIAL.values()) - set(vocabulary)):
             raise UsageError(f"A Marian's vocabulary must have {', '.join(missing)}, but this one does not.")
         self.size = max(vocabulary.values()) + 1
         self.special = {name: vocabulary[piece] for name, piece in SPECIAL.items()}
+        self._pieces = {i: piece for piece, i in vocabulary.items()}
+        marks = (SPECIAL["pad"], SPECIAL["end"])  # which no text turns into
+        self._ids = {piece: i for piece, i in vocabulary.items() if piece not in marks}
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """Encodes each text by its pieces."""
         split = [_language(text) for text in texts]
         pieces = self._processor.encode([text for _, text in split], out_type=str)
         lookup, unknown = self._ids, self.special["unknown"]
@@ -61,18 +64,8 @@ class MarianTokeniser(Tokeniser):
         return text.replace(SPACE, " ").strip()
 
     def dumps(self) -> str:
-        """Writes the model in base 64 and the vocabulary, as JSON."""
         spm = base64.b64encode(self.spm).decode()
         return json.dumps({"kind": KIND, "spm": spm, "vocabulary": self.vocabulary}, ensure_ascii=False)
-
-    @functools.cached_property
-    def _ids(self) -> dict[str, int]:
-        marks = (SPECIAL["pad"], SPECIAL["end"])  # which no text turns into
-        return {piece: i for piece, i in self.vocabulary.items() if piece not in marks}
-
-    @functools.cached_property
-    def _pieces(self) -> dict[int, str]:
-        return {i: piece for piece, i in self.vocabulary.items()}
 
 
 def check(place: str) -> None:
@@ -86,12 +79,7 @@ def check(place: str) -> None:
 
 
 def read(place: str) -> MarianTokeniser:
-    """Loads the tokeniser of one side of a published model, whose pieces' ids are in `vocab.json` beside it.
-
-    Raises:
-      UsageError: the files are missing, cannot be fetched or are damaged.
-    """
-    check(place)
+    """Loads the tokeniser of one side of a published model, whose pieces' ids are in `vocab.json` beside it."""
     source, _, file = place.rpartition("/")
     spm, vocabulary = hugging_face.find(source, file), hugging_face.find(source, VOCABULARY)
     ids = read_json(vocabulary, "give a model whose vocabulary is whole")
@@ -111,34 +99,7 @@ def loads(fields: Mapping[str, Any]) -> MarianTokeniser:
     return MarianTokeniser(spm, vocabulary)
 
 
-def export(folder: str, source: MarianTokeniser, target: MarianTokeniser) -> None:
-    """Writes the files that `transformers.MarianTokenizer.from_pretrained` loads, beside a model or alone.
-
-    Raises:
-      UsageError: the vocabularies differ, or the folder has such files already or cannot be written.
-    """
-    if source.vocabulary != target.vocabulary:
-        raise UsageError(
-            f"Both sides of a Marian have one vocabulary, but the source's has {source.size} ids, the target's "
-            f"{target.size}, and they differ; use {SOURCE} and {TARGET} of one folder."
-        )
-    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": False}
-    documents = {VOCABULARY: source.vocabulary, SETTINGS: settings}
-    files = {name: json.dumps(value, ensure_ascii=False, indent=2).encode() for name, value in documents.items()}
-    files |= {SOURCE: source.spm, TARGET: target.spm}
-    writers = {name: functools.partial(Path.write_bytes, data=content) for name, content in files.items()}
-    hugging_face.write_files(at_home(folder), writers)
-
-
 def _language(text: str) -> tuple[tuple[str, ...], str]:
     """Splits a text into the language that it begins with, such as `>>fr<<`, and the rest."""
     end = text.find("<<") + 2
     return ((text[:end],), text[end:]) if text.startswith(">>") and end > 1 else ((), text)
-
-
-def _read(spm: bytes) -> Any:
-    sentencepiece = packages.load("sentencepiece", "A Marian's tokeniser needs")
-    try:
-        return sentencepiece.SentencePieceProcessor(model_proto=spm)
-    except (RuntimeError, OSError) as error:
-        raise UsageError(f"The package sentencepiece cannot read this model: {error}.") from error

@@ -52,7 +52,6 @@ class SubwordTokeniser(Tokeniser):
         return SubwordTokeniser, (self.dumps(),)  # the package's own pickles lose how special tokens are encoded
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """Encodes each text by its pieces."""
         try:
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         except Exception as error:  # the package raises no kind of its own
@@ -60,7 +59,6 @@ class SubwordTokeniser(Tokeniser):
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def encode_marked(self, text: str) -> Ids:
-        """Encodes a text in which special tokens stand, as chat templates write it."""
         self._tokenizer.encode_special_tokens = False
         try:
             return self.encode(text)
@@ -68,17 +66,14 @@ class SubwordTokeniser(Tokeniser):
             self._tokenizer.encode_special_tokens = True
 
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
-        """Writes the text of the pieces."""
         hidden = {i for name, i in self.special.items() if name != "unknown"}
         return self._tokenizer.decode([int(i) for i in ids if int(i) not in hidden], skip_special_tokens=False)
 
     def normalise(self, text: str) -> str:
-        """Writes a text as the package's normaliser changes it, for example to lower case."""
         normalizer = self._tokenizer.normalizer
         return normalizer.normalize_str(text) if normalizer else text
 
     def dumps(self) -> str:
-        """Writes the package's JSON."""
         return self._tokenizer.to_str(pretty=True)
 
 

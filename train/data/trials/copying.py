@@ -1,7 +1,7 @@
 """Trials of copying, of induction, and of memory in parameters and in one state."""
 
 import dataclasses
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
@@ -21,15 +21,12 @@ class _Symbols(Trial):
 
     symbols: Annotated[int, at_least(2)] = 14
 
+    answers = "symbols"
+
     @property
     def vocabulary(self) -> int:
         """Nothing, a sign, and the symbols."""
         return 2 + self.symbols
-
-    @property
-    def chance(self) -> float:
-        """See `Trial`."""
-        return 1 / self.symbols
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +41,9 @@ class Copying(_Symbols):
 
     size: Count = 32
 
-    def length(self, size: int) -> int:
-        """Every symbol but the last one is read twice, and the sign once."""
-        return 2 * size
+    positions = 2  # every symbol but the last one is read twice, and the sign once
 
     def example(self, draw: Draws, size: Word, most: int) -> Example:
-        """See `Trial`."""
         symbols = 2 + draw.integer(self.symbols, most)
         xp = draws.namespace(symbols)
         place = xp.arange(self.length(most))
@@ -80,12 +74,10 @@ class SelectiveCopying(_Symbols):
             raise UsageError(f"context={self.context} does not hold the symbols twice and a sign; give more.")
 
     def length(self, size: int) -> int:
-        """See `Trial`."""
         del size
         return self.context
 
     def example(self, draw: Draws, size: Word, most: int) -> Example:
-        """See `Trial`."""
         symbols, order = 2 + draw.integer(self.symbols, most), permuted(draw, self.context)
         xp = draws.namespace(symbols)
         place, sign = xp.arange(self.context), self.context - size - 1
@@ -109,14 +101,9 @@ class Induction(_Symbols):
 
     size: Count = 64
 
-    smallest: ClassVar[int] = 3
-
-    def length(self, size: int) -> int:
-        """See `Trial`."""
-        return size
+    smallest = 3
 
     def example(self, draw: Draws, size: Word, most: int) -> Example:
-        """See `Trial`."""
         symbols, bits = 2 + draw.integer(self.symbols, most), draw.bits(most)
         xp = draws.namespace(symbols)
         place = xp.arange(most)
@@ -139,20 +126,14 @@ class Compression(_Symbols):
     size: Count = 16
     symbols: Annotated[int, at_least(2)] = 15
 
-    pooled: ClassVar[bool] = True
-    smallest: ClassVar[int] = 2
+    pooled, smallest = True, 2
 
     def __post_init__(self):
         super().__post_init__()
         if self.least or self.tested:
             raise UsageError("compression has one size, as all is said from its last position; leave out the others.")
 
-    def length(self, size: int) -> int:
-        """See `Trial`."""
-        return size
-
     def example(self, draw: Draws, size: Word, most: int) -> Example:
-        """See `Trial`."""
         symbols = 2 + draw.integer(self.symbols, most)
         xp = draws.namespace(symbols)
         symbol = xp.arange(most) < size - 1
@@ -173,22 +154,14 @@ class Memorisation(Trial):
     size: Count = 16
     facts: Count = 127
 
+    answers, positions = "facts", 2
+
     @property
     def vocabulary(self) -> int:
         """Nothing, a sign, keys and values."""
         return 2 + 2 * self.facts
 
-    @property
-    def chance(self) -> float:
-        """See `Trial`."""
-        return 1 / self.facts
-
-    def length(self, size: int) -> int:
-        """Two tokens a key."""
-        return 2 * size
-
     def example(self, draw: Draws, size: Word, most: int) -> Example:
-        """See `Trial`."""
         keys = draw.integer(self.facts, most)
         xp = draws.namespace(keys)
         there = xp.arange(most) < size

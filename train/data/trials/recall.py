@@ -34,7 +34,7 @@ class StackedRecall(Trial):
     values: Annotated[int, at_least(2)] = 64
     rewritten: Size = 0
 
-    channels: ClassVar[int] = 2
+    answers, channels = "values", 2
 
     def __post_init__(self):
         super().__post_init__()
@@ -47,17 +47,11 @@ class StackedRecall(Trial):
         """Keys, values, and nothing."""
         return 1 + self.keys + self.values
 
-    @property
-    def chance(self) -> float:
-        """See `Trial`."""
-        return 1 / self.values
-
     def length(self, size: int) -> int:
         """A position a pair, a key that is written again, and a question."""
         return 2 * size + self.rewritten
 
     def example(self, draw: Draws, size: Word, most: int) -> Example:
-        """See `Trial`."""
         keys, values = permuted(draw, self.keys)[:most], draw.integer(self.values, most)
         again, shifts = permuted(draw, most, size)[: self.rewritten], draw.integer(self.values - 1, self.rewritten or 1)
         asked = permuted(draw, most, size)
@@ -98,6 +92,8 @@ class Recall(Trial):
     context: Annotated[Count, Sentinel(0, "4 a pair")] = 64
     power: Share = 0.01
 
+    answers = "values"
+
     def __post_init__(self):
         super().__post_init__()
         _check_alphabet(self, self.keys)
@@ -107,17 +103,10 @@ class Recall(Trial):
         """Keys, values and fillers."""
         return self.keys + self.values + self.fillers
 
-    @property
-    def chance(self) -> float:
-        """See `Trial`."""
-        return 1 / self.values
-
-    def length(self, size: int) -> int:
-        """See `Trial`; an even number."""
+    def length(self, size: int) -> int:  # an even number
         return max(self.context + self.context % 2, 4 * size)
 
     def example(self, draw: Draws, size: Word, most: int) -> Example:
-        """See `Trial`."""
         length = self.length(most)
         keys, values = permuted(draw, self.keys)[:most], draw.integer(self.values, most)
         of_own = draws.namespace(values).maximum(self.length(1), 4 * size)
@@ -163,30 +152,20 @@ class InContextRecall(Trial):
     noise: Rate = 0.0
     noises: Count = 16
 
-    smallest: ClassVar[int] = 2
+    answers, positions, smallest = "values", 2, 2
 
     @property
     def vocabulary(self) -> int:
         """Keys, values, and the tokens of noise where there is some."""
         return self.keys + self.values + (self.noises if self.noise else 0)
 
-    @property
-    def chance(self) -> float:
-        """See `Trial`."""
-        return 1 / self.values
-
-    def length(self, size: int) -> int:
-        """Two tokens a pair."""
-        return 2 * size
-
     def example(self, draw: Draws, size: Word, most: int) -> Example:
-        """See `Trial`."""
         keys, of_key = draw.integer(self.keys, most), draw.integer(self.values, self.keys)
         noisy, noise = draw.fine(most) < threshold(self.noise), draw.integer(self.noises, 2 * most)
         xp = draws.namespace(keys)
         pair = xp.arange(most)
         real = ~noisy & (pair < size)
-        before = _seen(keys, real)
+        before, _ = _seen(keys[:, None], real)
         tokens = xp.stack([keys, self.keys + of_key[keys]], 1).reshape(-1)
         if self.noise:
             tokens = xp.where(xp.repeat(real, 2), tokens, self.keys + self.values + noise)
@@ -211,30 +190,21 @@ class FuzzyRecall(Trial):
     symbols: Annotated[int, at_least(3)] = 7
     motifs: Count = 8
 
-    longest: ClassVar[int] = 3
-    smallest: ClassVar[int] = 2
+    longest: ClassVar[int] = 3  # tokens of a key or a value
+    answers, positions, smallest = "symbols", 7, 2  # positions of the longest pair and its sign
 
     @property
     def vocabulary(self) -> int:
         """Nothing, the sign, and the tokens of keys and of values."""
         return 2 + 2 * self.symbols
 
-    @property
-    def chance(self) -> float:
-        """See `Trial`."""
-        return 1 / self.symbols
-
-    def length(self, size: int) -> int:
-        """As many tokens as the longest pairs have."""
-        return size * (2 * self.longest + 1)
-
     def example(self, draw: Draws, size: Word, most: int) -> Example:
-        """See `Trial`."""
         keys, key_sizes = self._motifs(draw)
         values, value_sizes = self._motifs(draw)
         motif = draw.integer(self.motifs, most)
         xp = draws.namespace(motif)
-        seen, first = _seen_rows(keys, key_sizes, motif, xp.arange(most) < size)
+        read = xp.where(xp.arange(self.longest)[None] < key_sizes[:, None], keys + 1, 0)
+        seen, first = _seen(read[motif], xp.arange(most) < size)
         value_of = motif[first]  # two motifs may have the same key; the first that occurs says its value
         sizes = xp.where(xp.arange(most) < size, key_sizes[motif] + 1 + value_sizes[value_of], 0)
         ends = xp.cumsum(sizes)
@@ -273,18 +243,9 @@ def _put(array: Array, at: Array, values: Array) -> Array:
     return array.at[at].set(values)
 
 
-def _seen(keys: Array, real: Array) -> Array:
-    """Tells which keys have occurred before, `(n,)`, counting the real ones alone."""
+def _seen(keys: Array, real: Array) -> tuple[Array, Array]:
+    """Tells of each key, `(n, tokens)`, whether it has occurred before, and where first, among real ones."""
     xp = draws.namespace(keys)
-    earlier = xp.tril(xp.ones((len(keys), len(keys)), bool), -1)
-    return xp.any((keys[:, None] == keys[None]) & real[None] & earlier, axis=1)
-
-
-def _seen_rows(keys: Array, sizes: Array, motif: Array, real: Array) -> tuple[Array, Array]:
-    """Tells of each pair whether its key has occurred before, and which pair was the first with that key."""
-    xp = draws.namespace(motif)
-    place = xp.arange(keys.shape[1])
-    code = xp.where(place[None] < sizes[:, None], keys + 1, 0)[motif]
-    same = xp.all(code[:, None] == code[None], axis=-1) & real[None]
-    earlier = xp.tril(xp.ones((len(motif), len(motif)), bool), -1)
+    same = xp.all(keys[:, None] == keys[None], axis=-1) & real[None]
+    earlier = xp.tril(xp.ones(same.shape, bool), -1)
     return xp.any(same & earlier, axis=1), xp.argmax(same, axis=1)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
@@ -12,7 +11,7 @@ from attention.types import Count, Reader
 from models.fields import field
 from train.data import draws, trials
 from train.data.draws import Draws
-from train.data.pipeline import Example, Examples, Material, Raw, Recipe, Recipes
+from train.data.pipeline import Example, Examples, Raw, Recipe, Recipes
 from train.data.section import Batches
 from train.data.splits import PARTS
 from train.data.trials.trial import Trial
@@ -63,28 +62,17 @@ class TrialExamples(Examples):
         return f"{self.data.source}, version 1"
 
     def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
-        """Gives each example its size, or DRAWN."""
         groups = np.zeros_like(numbers) if self.split == "train" else numbers // self.data.eval_examples
         return {"index": numbers, "size": np.array(self._sizes)[groups]}
 
-    def materials(self, training: bool) -> Sequence[Material]:
-        """Nothing is read."""
-        del training
-        return ()
-
-    def evaluated(self, raw: Raw, recipe: Recipe) -> Example:
-        """Makes the example; `size` is DRAWN, or one of `tested`."""
-        del raw
+    def example(self, raw: Raw, recipe: Recipe, draw: Draws | None = None) -> Example:
+        del raw, draw
         trial, index, size = self.data.trial, recipe["index"], recipe["size"]
         draw = Draws(draws.TRIAL, PARTS.index(self.split), index)
         drawn, xp = trial.drawn_size(draw), draws.namespace(index)
-        made = trial.example(draw, xp.where(size == DRAWN, drawn, size), self._most)
+        made = trial.example(draw, xp.where(size == DRAWN, drawn, size), max(trial.size, *self._sizes))
         return made | {"size": xp.asarray(size, np.int32), "index": index}
 
     @property
     def _sizes(self) -> tuple[int, ...]:
         return (DRAWN, *self.data.trial.tested) if self.split == "test" else (DRAWN,)
-
-    @property
-    def _most(self) -> int:
-        return max(self.data.trial.size, *self._sizes)

@@ -7,17 +7,11 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class TrialSize:
-    """A trial with what its frame has; what is not said is as in `configs.defaults.trial`.
+    """A trial with what its frame has; what is not said is as in `configs.defaults.trial`."""
 
-    Attributes:
-      source: The trial, as `data.source` names it.
-      model: Fields of the frame.
-      examples: How many training examples there are.
-    """
-
-    source: str
-    model: Mapping[str, Any]
-    examples: int = 100_000
+    source: str  # as `data.source` names it
+    model: Mapping[str, Any]  # fields of the frame
+    examples: int = 100_000  # of training
 
 
 _MIXED: Mapping[str, Any] = {"convolution": 4}  # a short convolution before the blocks

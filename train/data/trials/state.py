@@ -23,11 +23,7 @@ def _is_even(permutation: Permutation) -> bool:
 
 
 def elements(group: str) -> list[Permutation]:
-    """Lists the elements of `Z2`, `Z5`, …, `S3`, `S5`, `A5` and so on as permutations, the identity first.
-
-    Raises:
-      UsageError: it is no such group.
-    """
+    """Lists the elements of `Z2`, `S3`, `A5` and so on as permutations, the identity first; refuses other groups."""
     kind, degree = group[:1], int(group[1:]) if re.fullmatch(r"[ZSA][1-9]\d?", group) else 0
     if not degree or degree > (64 if kind == "Z" else 5) or degree < (3 if kind == "A" else 2):
         raise UsageError(f"group must be Z2 to Z64, S2 to S5 or A3 to A5, but it is {group!r}.")
@@ -68,15 +64,9 @@ class Words(Trial):
 
     @property
     def chance(self) -> float:
-        """See `Trial`."""
         return 1 / len(products(self.group))
 
-    def length(self, size: int) -> int:
-        """A token an element."""
-        return size
-
     def example(self, draw: Draws, size: Word, most: int) -> Example:
-        """See `Trial`."""
         word = draw.integer(len(products(self.group)), most)
         xp = draws.namespace(word)
         place = xp.arange(most)

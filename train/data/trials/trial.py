@@ -20,18 +20,15 @@ LARGEST = 2**14  # the greatest size: some trials compare all pairs
 class Trial(Checked):
     """A task, which makes an example of a size from draws, alike in numpy and in jax.numpy.
 
-    A subclass says what its size counts, and defines `vocabulary`, `chance`, `length` and `example`.
-
-    Attributes:
-      size: The size of training examples, or the greatest.
-      least: Their least size; 0 is `size`.
-      tested: Further sizes, on which the trained model is tested.
+    A subclass says what its size counts, and defines `vocabulary`, `answers` and `example`.
     """
 
-    size: Count = 16
-    least: Annotated[int, Sentinel(0, "`size`")] = 0
-    tested: tuple[int, ...] = ()
+    size: Count = 16  # of training examples, or the greatest
+    least: Annotated[int, Sentinel(0, "`size`")] = 0  # theirs
+    tested: tuple[int, ...] = ()  # further sizes, on which the trained model is tested
 
+    answers: ClassVar[str]  # the field that says how many there are
+    positions: ClassVar[int] = 1  # of each that the size counts
     channels: ClassVar[int] = 1  # tokens at a position, whose embeddings are added
     pooled: ClassVar[bool] = False  # whether all answers are read from the last position
     smallest: ClassVar[int] = 1  # the least size that has an answer
@@ -55,19 +52,16 @@ class Trial(Checked):
     @property
     def chance(self) -> float:
         """The accuracy of guesses among the possible answers."""
-        raise NotImplementedError
+        return 1 / getattr(self, self.answers)
 
     def length(self, size: int) -> int:
         """How many positions an example of a size has."""
-        raise NotImplementedError
+        return self.positions * size
 
     def example(self, draw: Draws, size: Word, most: int) -> Example:
         """Makes an example: `tokens (T, C)`, the `targets (T,)`, and their `weight (T,)`, 1 for answers, else 0.
 
-        Args:
-          draw: What is random about it.
-          size: Its size, which a device may trace.
-          most: The greatest size; T is `length(most)`.
+        A device may trace the size; T is the length of the greatest one, `most`.
         """
         raise NotImplementedError
 

@@ -1,7 +1,6 @@
 """Texts in the cache: what is kept of them, that it is made once or not at all, and what a full disk says."""
 
 import errno
-import json
 import os
 import pickle
 import subprocess
@@ -14,9 +13,8 @@ import numpy as np
 import pytest
 
 from attention.errors import UsageError
-from train.data.encodings import tokens
-from train.data.encodings.cache import make_once
-from train.data.encodings.tokens import tokenise
+from train.data.encodings import corpus
+from train.data.encodings.corpus import tokenise
 from train.data.sources.rows import Rows
 from train.data.tokenisers import make
 
@@ -57,8 +55,8 @@ class TestContent:
 
     def test_batches_do_not_show(self, tmp_path, monkeypatch):
         whole = build(tmp_path / "a")
-        monkeypatch.setattr(tokens, "_BATCH_TEXTS", 3)
-        monkeypatch.setattr(tokens, "_BATCH_CHARACTERS", 8)
+        monkeypatch.setattr(corpus, "_BATCH_TEXTS", 3)
+        monkeypatch.setattr(corpus, "_BATCH_CHARACTERS", 8)
         parts = build(tmp_path / "b")
         assert parts.content == whole.content
         for name in ("ids", "lengths", "sizes", "labels"):
@@ -114,7 +112,7 @@ class TestCaching:
                 most = max(most, len(alive))
                 yield {"where": "", "text": text}
 
-        monkeypatch.setattr(tokens, "_BATCH_TEXTS", 10)
+        monkeypatch.setattr(corpus, "_BATCH_TEXTS", 10)
         text = tokenise(Rows("long", "long", rows), "text", make("bytes"), False, tmp_path)
         assert len(text.ids) == 25_000
         assert most <= 30
@@ -161,7 +159,7 @@ class TestInterruption:
             raise OSError(number, os.strerror(number))
 
         with monkeypatch.context() as patch:
-            patch.setattr(tokens, "_batches", refuse)
+            patch.setattr(corpus, "_batches", refuse)
             with pytest.raises(UsageError, match=message):
                 build(tmp_path)
         assert left(tmp_path) == []
@@ -197,7 +195,7 @@ class TestTwoProcesses:
     CHILD = """
 import sys, time
 from pathlib import Path
-from train.data.encodings.tokens import tokenise
+from train.data.encodings.corpus import tokenise
 from train.data.sources.rows import Rows
 from train.data.tokenisers import make
 
@@ -235,18 +233,6 @@ print(tokenise(Rows("t", "abc", read), "text", make("bytes"), False, Path(sys.ar
         second = self.start(tmp_path)
         assert second.communicate(timeout=60)[0].strip() == str(sum(sum(f"text {i} ".encode()) for i in range(20)))
         assert (tmp_path / "log").read_text() == "read read "
-
-
-def test_files_are_made_once(tmp_path):
-    calls = []
-
-    def make_file(path):
-        calls.append(path)
-        path.write_text(json.dumps(3))
-
-    for _ in range(2):
-        assert json.loads(make_once(tmp_path / "a" / "b.json", make_file).read_text()) == 3
-    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("damage", ["cut", "removed"])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.train.data.conftest import MIXED
-from tests.train.data.streams import stream, take
+from tests.train.data.streams import stream
 from train.data.images import transforms
-from train.data.images.examples import ImageExamples
+from train.data.images.section import ImageExamples
 
 AUGMENT = MIXED["train_transforms"]
 
@@ -106,12 +106,3 @@ class TestMixup:
             np.testing.assert_array_equal(np.bincount(epoch), 7)
         assert not np.array_equal(others, labels)
         assert len({tuple(epoch) for epoch in others}) == 4
-
-
-def test_real_images(tfds_folder, defaults):
-    changes = {"source": "tfds:cifar100", "data_dir": tfds_folder, "batch_size": 32, "eval_batch_size": 500}
-    parts = dataclasses.replace(defaults, train_transforms=AUGMENT, **changes).load()
-    batches = take(parts["train"].train_batches(seed=0), 4)
-    assert {batch["image"].shape for batch in batches} == {(32, 32, 32, 3)}
-    assert len({index for batch in batches for index in batch["index"]}) == 128
-    assert sum(batch["weight"].sum() for batch in parts["test"].eval_batches()) == 10_000

@@ -50,13 +50,8 @@ class TestPhrases:
             ("en", "short", "en de 2/1/2024"),
             ("en_GB", "short", "en_GB de 01/02/2024"),
             ("fr", "full", "fr de jeudi 1 février 2024"),
-            ("es", "long", "es de 1 de febrero de 2024"),
-            ("es", "short", "es de 1/2/2024"),
             ("ja", "full", "ja de 2024年2月1日木曜日"),
-            ("ko", "short", "ko de 2024. 2. 1."),
-            ("fi", "full", "fi de torstai 1. helmikuuta 2024"),
             ("eu", "long", "eu de 2024(e)ko otsailaren 1(a)"),
-            ("th", "short", "th de 1/2/2024"),
         ],
     )
     def test_written_by_hand(self, source, form, expected):
@@ -147,15 +142,10 @@ def test_content_follows_options_split_and_babel(monkeypatch):
     ("options", "message"),
     [
         ({"sources": ("english",)}, r"language of dates 'english'\. .*`pybabel --list-locales` lists all"),
-        ({"targets": ("deu",)}, r"language of dates 'deu'\. .* Valid: de, "),
         ({"sources": ("en-GB",)}, r"'en-GB'\. Did you mean 'en_GB'"),
         ({"forms": ("ful",)}, r"form of dates 'ful'\. Did you mean 'full'"),
-        ({"forms": ()}, r"option forms must be filled in, but it is \(\)"),
-        ({"sources": "en"}, r"option sources must be strings in parentheses such as \('en', 'de'\), but it is 'en'"),
-        ({"targets": (1,)}, "option targets must be strings in parentheses"),
         ({"sources": ("de",)}, r"sources=\('de',\), targets=\('de',\)\) has no two languages"),
         ({"first": 999}, "option first must be at least 1000 and at most 9999, but it is 999"),
-        ({"last": 2000.0}, "option last must be a whole number, but it is 2000.0"),
         ({"first": 2000, "last": 1999}, r"first=2000, last=1999\) has no years"),
     ],
 )
@@ -168,7 +158,5 @@ def test_names_are_spec_strings():
     pairs = streams.read("dates(sources=('fr',), first=2000, last=2001)", "test", source="", target="")
     assert pairs == read("test", sources=("fr",), first=2000, last=2001)
     assert all(source.startswith("fr de ") for source, _ in pairs)
-    with pytest.raises(UsageError, match=r"split of dates 'valid'\. Did you mean 'validation'"):
-        streams.opened("dates", "valid")
     with pytest.raises(UsageError, match=r"option of dates 'source'\. .*Valid: first, forms, last, sources, targets"):
         parse("dates(source=('en',))", "data.source")

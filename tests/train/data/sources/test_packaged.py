@@ -1,5 +1,6 @@
-"""The table of sources, and those that come with the packages: digits, their captions, and the Python manual."""
+"""The table of sources, those of the packages (digits, captions, the Python manual), and arrays in files."""
 
+import pickle
 import sys
 from pydoc_data import topics
 from types import SimpleNamespace
@@ -11,12 +12,14 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from attention.errors import UsageError
-from tests.train.data.streams import load, opened, read
+from tests.train.data.streams import labelled, load, opened, read
 from train.data import sources
+from train.data.images.section import ImageData
 from train.data.pairs import TranslationData
 from train.data.sources import digits, pydoc
 from train.data.sources.caption_digits import COUNTS, SHAPE, SIDE, WORDS, captioned
 from train.data.sources.rows import picked
+from train.data.splits import Split
 from train.data.text.section import TextData
 
 SIZES = {"train": 1149, "validation": 288, "test": 360}
@@ -85,10 +88,6 @@ class TestDigits:
             assert source[i]["label"] == original.target[index]
         assert (source.image_shape, source.num_classes) == ((8, 8, 1), 10)
 
-    def test_unknown_split(self):
-        with pytest.raises(UsageError, match=r"split of digits 'tests'. Did you mean 'test'\? Valid: test, train"):
-            load("digits", "tests")
-
 
 class TestCaptions:
     @pytest.mark.parametrize("part", SIZES)
@@ -113,8 +112,6 @@ class TestCaptions:
         assert np.bincount(lengths, minlength=5)[1:].min() > len(captions) / 5
         assert captions[:4] == ["nine seven", "five zero four nine", "zero", "one three zero seven"]  # on any machine
         assert rows.content != opened("caption_digits", "validation").content
-        with pytest.raises(UsageError, match="Valid: test, train, validation"):
-            opened("caption_digits", "training")
 
 
 class TestPydoc:
@@ -138,7 +135,87 @@ class TestPydoc:
         assert not validation & test
 
     def test_mistakes(self):
-        with pytest.raises(UsageError, match=r"Unknown split of pydoc 'valid'\. Did you mean 'validation'"):
-            opened("pydoc", "valid", text="text")
         with pytest.raises(UsageError, match="pydoc has no classes"):
             opened("pydoc", text="text", label="label")
+
+
+@pytest.mark.parametrize("source", ["digits", "caption_digits", "pydoc", "dates"])
+def test_an_unknown_split_is_named_with_those_there_are(source):
+    columns = {"pydoc": {"text": "text"}}.get(source, {})
+    with pytest.raises(UsageError, match=rf"split of {source} 'tests'\. Did you mean 'test'\? Valid: test, train, val"):
+        opened(source, "tests", **columns)
+
+
+class TestArrays:
+    def test_records(self, photos):
+        assert (len(photos), photos.num_classes, photos.image_shape) == (21, 3, (6, 5, 3))
+        assert photos[4]["label"] == 1
+        assert labelled(np.zeros((2, 6, 5), np.uint8), [0, 1]).image_shape == (6, 5, 1)
+        copy = pickle.loads(pickle.dumps(photos))
+        np.testing.assert_array_equal(copy[3]["image"], photos[3]["image"])
+
+    def test_content_changes_with_every_image_and_label(self, photos):
+        images, labels = np.stack([photos[i]["image"] for i in range(4)]), np.arange(4)
+        darker, swapped = images.copy(), labels[::-1]
+        darker[0, 0, 0, 0] ^= 1
+        contents = [labelled(*of).content for of in ((images, labels), (darker, labels), (images, swapped))]
+        assert len(set(contents)) == 3
+        assert labelled(images.copy(), labels.copy()).view(Split.parse("x[1:]")).content == contents[0]
+
+    @pytest.mark.parametrize(
+        ("images", "labels", "message"),
+        [
+            (np.zeros((2, 6, 5)), [0, 1], r"must be uint8 .* but they are float64 \(2, 6, 5\)"),
+            (np.zeros((2, 6), np.uint8), [0, 1], r"must be uint8 .* but they are uint8 \(2, 6\)"),
+            (np.zeros((2, 6, 5), np.uint8), [[0], [1]], r"Labels must be integers .* \(2, 1\)"),
+            (np.zeros((2, 6, 5), np.uint8), [0, 1, 1], "as many labels as images, and some; got 3 and 2"),
+            (np.zeros((0, 6, 5), np.uint8), np.zeros(0, int), "and some; got 0 and 0"),
+            (np.zeros((2, 6, 5), np.uint8), [0, -1], "at least 0 and below 16,777,216, but they go from -1 to 0"),
+        ],
+    )
+    def test_mistakes(self, images, labels, message):
+        with pytest.raises(UsageError, match=message):
+            labelled(images, labels)
+
+
+class TestNumpy:
+    @pytest.fixture
+    def file(self, tmp_path, photos):
+        images = np.stack([record["image"] for record in photos])
+        labels = np.array([record["label"] for record in photos])
+        arrays = {"train_image": images, "train_label": labels, "test_image": images[:2], "test_label": labels[:2]}
+        np.savez(tmp_path / "photos.npz", **arrays)
+        return tmp_path / "photos.npz"
+
+    def test_records(self, file, photos):
+        source = load(f"numpy:{file}", "train[10:]")
+        assert len(source) == 11
+        np.testing.assert_array_equal(source[0]["image"], photos[10]["image"])
+
+    def test_all_splits_have_the_classes_of_all(self, file):
+        parts = ImageData(source=f"numpy:{file}", classes=0, image_shape="", validation_split="test").load()
+        assert {part.split.num_classes for part in parts.values()} == {3}
+
+    def test_labels_may_be_names(self, tmp_path):
+        images = np.zeros((3, 4, 4), np.uint8)
+        labels = {"train_label": np.array(["cat", "dog", "cat"]), "test_label": np.array(["eel", "cat", "dog"])}
+        np.savez(tmp_path / "named.npz", train_image=images, test_image=images, **labels)
+        for split, numbers in (("train", [0, 1, 0]), ("test", [2, 0, 1])):
+            source = load(f"numpy:{tmp_path}/named.npz", split)
+            assert [record["label"] for record in source] == numbers
+            assert source.class_names == ("cat", "dog", "eel")
+
+    def test_mistakes(self, file, tmp_path):
+        (tmp_path / "text.npz").write_text("hello")
+        np.save(tmp_path / "one.npy", np.zeros(3))
+        np.savez(tmp_path / "bad.npz", train_image=np.zeros((2, 4, 4)), train_label=np.zeros(2, int))
+        for name, message in {
+            "none.npz": r"There is no file '.*none\.npz'",
+            "text.npz": r"'.*text\.npz' cannot be read as a \.npz file",
+            "one.npy": r"one\.npy' cannot be read as a \.npz file",
+            "bad.npz": r"Cannot use 'train' of .*bad\.npz: Images must be uint8",
+        }.items():
+            with pytest.raises(UsageError, match=message):
+                load(f"numpy:{tmp_path}/{name}", "train")
+        with pytest.raises(UsageError, match=r"'val_image'\. .*Valid: test_image, test_label, train_image, train_labe"):
+            load(f"numpy:{file}", "val")

@@ -71,7 +71,7 @@ class TestCorpus:
         first = make(tokeniser="bpe(size=280)").load()
         with monkeypatch.context() as patch:
             patch.setattr("train.data.tokenisers.make", lambda *args, **options: pytest.fail("fitted again"))
-            patch.setattr("train.data.encodings.tokens._encoded", lambda *args, **options: pytest.fail("encoded again"))
+            patch.setattr("train.data.encodings.corpus._encoded", lambda *args, **options: pytest.fail("encoded again"))
             again = make(tokeniser="bpe(size=280)").load()
         assert again.tokeniser.dumps() == first.tokeniser.dumps()
         np.testing.assert_array_equal(again.splits["train"].ids[:], first.splits["train"].ids[:])
@@ -88,15 +88,9 @@ class TestCorpus:
 
     def test_missing_splits_are_said_before_anything_is_encoded(self, make, folder, monkeypatch):
         (folder / "test.txt").unlink()
-        monkeypatch.setattr("train.data.encodings.tokens._encoded", lambda *args, **options: pytest.fail("encoded"))
+        monkeypatch.setattr("train.data.encodings.corpus._encoded", lambda *args, **options: pytest.fail("encoded"))
         with pytest.raises(UsageError, match=r"Unknown split of file:.* 'test'\. .*Valid: train, validation"):
             make(train_split="train[:90%]").load()
-
-    def test_one_table_is_cut_into_splits(self, make, tmp_path):
-        (tmp_path / "one.csv").write_text("text\n" + "".join(f"sentence number {n}\n" for n in range(100)))
-        corpus = make(source=f"file:{tmp_path / 'one.csv'}").load()
-        rows = [tokens.rows.tolist() for tokens in corpus.splits.values()]
-        assert rows == [list(range(80)), list(range(80, 90)), list(range(90, 100))]
 
     @pytest.mark.parametrize(
         ("section", "text", "changes", "message"),
@@ -178,27 +172,3 @@ class TestShuffling:
         monkeypatch.setattr(corpus, "ORDER", -1)
         make(LabelledTextData, train_split="train[:6]").load()
         assert len(list((tmp_path / "cache" / "tokenisers").glob("*.json"))) == 2
-
-
-class TestRealText:
-    """Against the counts that were published with the sets."""
-
-    def test_wikitext2(self, real_text, make):
-        tokeniser = "words(lower=False, strip=False, marks=True)"
-        text = make(source=f"file:{real_text}/wikitext2", tokeniser=tokeniser, end_token=True, context=1024).load()
-        assert [len(tokens.ids) for tokens in text.splits.values()] == [2_088_628, 217_646, 245_569]
-        assert text.tokeniser.size == 33_278 + 4  # with the end of a line; we have four more special tokens
-
-    def test_imdb(self, real_text, make):
-        fields = {"text_column": "review", "label_column": "label", "tokeniser": "words(size=20000)"}
-        cut = {"train_split": "test[:90%]", "validation_split": "test[90%:]"}
-        text = make(LabelledTextData, source=f"file:{real_text}/imdb", **fields, **cut).load()
-        assert (text.tokeniser.size, text.class_names) == (20_000, ("0", "1"))
-        assert np.bincount(text.splits["test"].labels).tolist() == [12_500, 12_500]
-        assert [len(tokens) for tokens in text.splits.values()] == [22_500, 2_500, 25_000]
-
-    def test_shakespeare(self, real_text, make):
-        cut = {"train_split": "train[:90%]", "validation_split": "train[90%:]", "test_split": "train"}
-        text = make(source=f"file:{real_text}/tinyshakespeare", **cut).load()
-        assert text.splits["test"].bytes == len(text.splits["test"].ids) == 1_115_394
-        assert len(np.unique(text.splits["test"].ids[:])) == 65

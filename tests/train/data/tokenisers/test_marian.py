@@ -10,7 +10,6 @@ import sentencepiece
 
 from attention.errors import UsageError
 from train.data import tokenisers
-from train.data.tokenisers import marian
 
 GERMAN = [
     "Die Katze saß auf der Matte.",
@@ -114,20 +113,6 @@ def test_json_and_pickles_come_back(side):
         for text, ids in zip(TEXTS, copy.encode_batch(TEXTS), strict=True):
             np.testing.assert_array_equal(ids, tokeniser.encode(text))
             assert copy.decode(ids) == tokeniser.decode(ids)
-
-
-def test_what_goes_out_comes_back(published, tmp_path):
-    folder, *_ = published
-    source, target = (tokenisers.make(f"marian:{folder}/{side}.spm") for side in ("source", "target"))
-    marian.export(str(tmp_path / "new"), source, target)
-    for side in ("source", "target"):
-        again, first = (tokenisers.make(f"marian:{place}/{side}.spm") for place in (tmp_path / "new", folder))
-        assert again.dumps() == first.dumps()
-    with pytest.raises(UsageError, match=r"has a vocab\.json already; choose another"):
-        marian.export(str(tmp_path / "new"), source, target)
-    other = marian.MarianTokeniser(target.spm, target.vocabulary | {"new": 200})
-    with pytest.raises(UsageError, match="the target's 201, and they differ"):
-        marian.export(str(tmp_path / "other"), source, other)
 
 
 @pytest.mark.parametrize("spec", ["marian:", "marian:folder", "marian:folder/vocab.json", "marian:source.spm"])

@@ -281,8 +281,6 @@ def test_questions_of_recall_come_soon_after_the_pairs():
     ("spec", "message"),
     [
         ("recal(size=3)", "Did you mean 'recall'"),
-        ("recall(size=0)", "size of recall must be at least 1"),
-        ("recall(sizes=3)", "Did you mean 'size'"),
         ("recall(size=4, least=5)", "least must be 0 or a size up to size=4, but it is 5"),
         ("copying(tested=(32,))", "tested must be other sizes than size=32"),
         ("recall(size=65)", "keys=64 are fewer than the pairs"),
@@ -290,13 +288,9 @@ def test_questions_of_recall_come_soon_after_the_pairs():
         ("selective_copying(size=40)", "context=64 does not hold the symbols twice"),
         ("compression(tested=(4,))", "compression has one size"),
         ("words(group='D4')", "group must be Z2 to Z64, S2 to S5 or A3 to A5, but it is 'D4'"),
-        ("words(group='S9')", "group must be Z2 to Z64"),
         ("words(group='A2')", "group must be Z2 to Z64"),
         ("induction(least=2)", "A size must be at least 3, to have an answer, but one is 2"),
-        ("in_context_recall(tested=(1,))", "A size must be at least 2"),
         ("in_context_recall(size=200000)", "A size must be at most 16384"),
-        ("recall(context=-5)", "context of recall must be at least 1"),
-        ("recall(power=20)", "power of recall must be at least 0 and at most 1"),
     ],
 )
 def test_mistakes_are_one_sentence(spec, message):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from train.grids.together import joined
+from train.grids.running import joined
 
 SWEEP = Path("sweep")
 BOTH = (["seed=0", "train.rates=(0.1, 0.2)", "train.replicas=2"], ["0.1/seed0", "0.1/seed1", "0.2/seed0", "0.2/seed1"])
