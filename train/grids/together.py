@@ -20,7 +20,7 @@ from train.cli.files import read_record, write_json, write_text
 from train.run import results
 from train.run.checkpoints import Checkpoints
 from train.run.evaluations import EXAMPLES
-from train.run.lives import DIVERGED
+from train.run.progress import DIVERGED
 from train.run.recorder import TensorBoard
 from train.run.report import draw_curves
 from train.run.workdir import read_config, read_results

@@ -1,27 +1,16 @@
 """Loggers beside the record: Weights & Biases, or any that the user writes."""
 
 import dataclasses
-import functools
 import importlib
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 from attention.errors import UsageError, brief, unknown
 from train.config.schema import WANDB
-
-
-class Logger(Protocol):
-    """What the function of a `module:function` returns."""
-
-    def write(self, line: dict[str, Any]) -> None:
-        """Takes a line of `metrics.jsonl`: `step`, `split`, perhaps `replica`, and numbers by name."""
-
-    def close(self) -> None:
-        """Ends the log; the process may go on."""
 
 
 def numbers(line: dict[str, Any]) -> dict[str, float]:
@@ -31,67 +20,56 @@ def numbers(line: dict[str, Any]) -> dict[str, float]:
     return {f"{line['split']}/{name}{whose}": value for name, value in left.items()}
 
 
-class WeightsAndBiases:
-    """A run of Weights & Biases, which a run that continues continues; the project is $WANDB_PROJECT.
-
-    Raises:
-      UsageError: the package is missing.
-    """
-
-    def __init__(self, directory: Path, config: dict[str, Any]):
-        wandb = _imported(WANDB, "pip install wandb")
-        project, identity = os.environ.get("WANDB_PROJECT", "attention-bench"), directory / "wandb_id.txt"
-        if not identity.exists():
-            identity.write_text(secrets.token_hex(8), encoding="utf-8")
-        known = {"id": identity.read_text(encoding="utf-8"), "resume": "allow"}
-        self._run = wandb.init(project=project, name=directory.name, dir=str(directory), config=config, **known)
-
-    def write(self, line: dict[str, Any]) -> None:
-        """Logs the numbers of a line."""
-        self._run.log(numbers(line), step=line["step"])
-
-    def close(self) -> None:
-        """Sends what is left."""
-        self._run.finish()
-
-
-def made(names: str, directory: Path, config: Any, say: Callable[[str], None]) -> Iterator[Logger]:
-    """Makes the loggers that `train.loggers` names.
+class Logger:
+    """A logger that `train.loggers` names, which is any program: its errors end no run, and the first of them is said.
 
     Args:
-      names: As `train.loggers` has them.
+      name: `wandb`, or `module:function`, which gives an object with `write(line)` and `close()`.
       directory: The work directory.
       config: The config of the run, a dataclass.
       say: Prints a line.
 
     Raises:
-      UsageError: one cannot be made.
+      UsageError: it cannot be made.
     """
-    return (guarded(_started(name, directory, config), name, say) for name in names.split(",") if name)
 
+    def __init__(self, name: str, directory: Path, config: Any, say: Callable[[str], None]):
+        self._name, self._say, self._failed = name, say, False
+        self._logger = _started(name, directory, config)
 
-def guarded(logger: Logger, name: str, say: Callable[[str], None]) -> Logger:
-    """Wraps a logger, which is any program: its errors end nothing, and the first of them is said."""
-    failed = False
+    def write(self, line: dict[str, Any]) -> None:
+        """Gives it a line of `metrics.jsonl`: `step`, `split`, perhaps `replica`, and numbers by name."""
+        self._attempt(self._logger.write, line)
 
-    def attempt(method: Callable[..., object], *arguments: object) -> None:
-        nonlocal failed
+    def close(self) -> None:
+        """Ends the log; the process may go on."""
+        self._attempt(self._logger.close)
+
+    def _attempt(self, method: Callable[..., object], *arguments: object) -> None:
         try:
             method(*arguments)
         except Exception as error:
-            if not failed:
-                say(
-                    f"The logger {name!r} failed ({type(error).__name__}: {brief(error)}); the run goes on, and "
+            if not self._failed:
+                self._say(
+                    f"The logger {self._name!r} failed ({type(error).__name__}: {brief(error)}); the run goes on, and "
                     "metrics.jsonl has all lines."
                 )
-            failed = True
-
-    write, close = (functools.partial(attempt, method) for method in (logger.write, logger.close))
-    return SimpleNamespace(write=write, close=close)
+            self._failed = True
 
 
-def _started(name: str, directory: Path, config: Any) -> Logger:
-    make = WeightsAndBiases if name == WANDB else _function(name)
+def _wandb(directory: Path, config: dict[str, Any]) -> Any:
+    """Starts a run of Weights & Biases, which a run that continues continues; the project is $WANDB_PROJECT."""
+    wandb = _imported(WANDB, "pip install wandb")
+    project, identity = os.environ.get("WANDB_PROJECT", "attention-bench"), directory / "wandb_id.txt"
+    if not identity.exists():
+        identity.write_text(secrets.token_hex(8), encoding="utf-8")
+    known = {"id": identity.read_text(encoding="utf-8"), "resume": "allow"}
+    run = wandb.init(project=project, name=directory.name, dir=str(directory), config=config, **known)
+    return SimpleNamespace(write=lambda line: run.log(numbers(line), step=line["step"]), close=run.finish)
+
+
+def _started(name: str, directory: Path, config: Any) -> Any:
+    make = _wandb if name == WANDB else _function(name)
     try:
         logger = make(directory, dataclasses.asdict(config))
     except UsageError:
@@ -109,7 +87,7 @@ def _started(name: str, directory: Path, config: Any) -> Logger:
     return logger
 
 
-def _function(name: str) -> Callable[[Path, dict[str, Any]], Logger]:
+def _function(name: str) -> Callable[[Path, dict[str, Any]], Any]:
     module, _, function = name.partition(":")
     found = _imported(module, "put its folder into PYTHONPATH")
     if not callable(getattr(found, function, None)):

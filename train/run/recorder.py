@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from attention.errors import UsageError
 from models.files import open_regular
 from train.cli.terminal import coloured, filled
 from train.mesh import processes
-from train.run import loggers, results
+from train.run import loggers
 from train.run.progress import Clock, duration_text, numbers_text
 from train.run.results import Metrics
 from train.setup import Setup
@@ -24,15 +25,10 @@ SILENCE = 60.0  # seconds without output after which a log without a terminal ge
 
 
 class Record:
-    """The file `metrics.jsonl`, with one JSON object a line and each step of a split once.
+    """The file `metrics.jsonl` of a work directory, with one JSON object a line and each step of a split once.
 
-    Args:
-      workdir: The run's folder.
-      size: The bytes of the record that belong to the restored checkpoint. Whatever was written after them is cut off,
-        and so is an incomplete line.
-
-    Raises:
-      UsageError: the record has fewer bytes.
+    Whatever was written after the `size` bytes that belong to the restored checkpoint is cut off, and so is an
+    incomplete line. A record of fewer bytes is refused.
     """
 
     def __init__(self, workdir: Path, size: int):
@@ -53,7 +49,7 @@ class Record:
         self._file.flush()
 
     def sync(self) -> int:
-        """Flushes the file to disk, and returns its size in bytes."""
+        """Flushes the file to disk, and gives its size in bytes."""
         os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
@@ -64,12 +60,10 @@ class Record:
 
 
 def set_aside(workdir: Path) -> list[str]:
-    """Keeps the record of a run that has no checkpoint to continue from, and returns what to say of it.
+    """Keeps the record of a run that has no checkpoint to continue from, and gives what to say of it.
 
-    Of several such records the longest is kept, since all are of one config and seed.
-
-    Raises:
-      UsageError: the run has finished, so that starting again would take its result away.
+    Of several such records the longest is kept, since all are of one config and seed. A run that has finished is
+    refused, since starting again would take its result away.
     """
     record, kept, result = (workdir / name for name in ("metrics.jsonl", "metrics.old.jsonl", "result.json"))
     if result.exists():
@@ -87,9 +81,7 @@ def set_aside(workdir: Path) -> list[str]:
 class TensorBoard:
     """TensorBoard events of the same numbers, written synchronously, since tensorboardX's thread would lose errors.
 
-    Args:
-      workdir: The run's folder.
-      step: The restored step; later events of an earlier process are hidden.
+    Events of an earlier process that are later than `step`, the restored one, are hidden.
     """
 
     def __init__(self, workdir: Path, step: int):
@@ -124,13 +116,8 @@ class TensorBoard:
 class Recorder:
     """Writes a run's metrics to its files and to the screen, and counts its time; only the first process writes.
 
-    A terminal gets a bar, and a log gets a line where nothing else was printed for a minute.
-
-    Args:
-      directory: The work directory.
-      setup: The setup of the run.
-      step: How many steps were taken before.
-      progress: The progress in the restored checkpoint; empty for a new run.
+    A terminal gets a bar, and a log gets a line where nothing else was printed for a minute. A run continues after
+    `step` steps with the `progress` of a checkpoint, {} for a new run.
 
     Attributes:
       clock: The clock of the training.
@@ -141,9 +128,11 @@ class Recorder:
         self._replicas, self._unit, self._total = setup.replicas, setup.task.unit, setup.timetable.total
         self.clock, self.rate = Clock(progress.get("clock")), f"{self._unit}_per_second"
         self._active, self._said = processes.is_first(), time.monotonic()
-        record = [Record(directory, progress.get("record_size", 0))] if self._active else []
-        others = loggers.made(setup.config.train.loggers if record else "", directory, setup.config, self.say)
-        self._record, self._files = record, [*record, *(TensorBoard(directory, step) for _ in record), *others]
+        self._files: list[Record | TensorBoard | loggers.Logger] = []
+        if self._active:
+            self._files += [Record(directory, progress.get("record_size", 0)), TensorBoard(directory, step)]
+            names = filter(None, setup.config.train.loggers.split(","))
+            self._files += [loggers.Logger(name, directory, setup.config, self.say) for name in names]
         terminal = self._active and sys.stderr.isatty()
         self._bar = tqdm(
             total=self._total,
@@ -155,21 +144,23 @@ class Recorder:
         )
 
     def write(self, split: str, step: int, metrics: Mapping[int, Metrics], speed: float, shown: bool = True) -> None:
-        """Writes a line for each replica: metrics, seconds of training and throughput.
+        """Writes a line for each replica: metrics, seconds and throughput; if it is `shown`, their mean to the screen.
 
         Args:
           split: The split that was measured.
           step: The step after which it was measured.
           metrics: The metrics of each replica, by its number.
           speed: The throughput in examples or tokens a second.
-          shown: Whether the screen shows the mean too.
         """
         timing = {"seconds": self.clock.seconds, self.rate: speed}
         for replica, numbers in metrics.items():
             for file in self._files:
                 file.write({"step": step, "split": split} | self._replicas.label(replica) | numbers | timing)
         if shown and metrics:
-            numbers = numbers_text(results.mean([*metrics.values()]) | {self.rate: speed})
+            means = {
+                name: float(np.mean([of[name] for of in metrics.values()])) for name in next(iter(metrics.values()))
+            }
+            numbers = numbers_text(means | {self.rate: speed})
             of = f", mean of {len(metrics)}" if self._replicas.front else ""
             self.say(f"step {step}/{self._total} {split}{of}: {numbers}")
 
@@ -200,8 +191,8 @@ class Recorder:
             self.say(f"step {step}/{self._total}: {text}")
 
     def progress(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps: the clock, and how many bytes of the record are on disk."""
-        return {"clock": self.clock.saved, "record_size": sum(record.sync() for record in self._record)}
+        """What a checkpoint keeps: the clock, and how many bytes of the record are on disk."""
+        return {"clock": self.clock.saved, "record_size": self._files[0].sync() if self._active else 0}
 
     def close(self) -> None:
         """Closes the bar, which stays on the screen, and the files."""

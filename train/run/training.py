@@ -16,7 +16,7 @@ from train.run import digest, evaluations, report, results, workdir
 from train.run.checkpoints import Checkpoints, evaluated
 from train.run.evaluations import Evaluator, Measured
 from train.run.interrupts import Interrupts
-from train.run.lives import DIVERGED, Life
+from train.run.progress import DIVERGED, Life
 from train.run.recorder import Recorder, set_aside
 from train.setup import Setup
 from train.state import Params, TrainState
@@ -27,12 +27,6 @@ CALL = 1.0  # seconds that a call of the program may take, so that signals are h
 
 class TrainingRun(contextlib.ExitStack):
     """A training in its work directory, which is held by this process; a context manager.
-
-    Args:
-      setup: What is trained.
-      directory: The work directory.
-      resolved: The config as plain values.
-      checkpoints: Its checkpoints.
 
     Attributes:
       step: How many steps have been taken.
@@ -55,12 +49,7 @@ class TrainingRun(contextlib.ExitStack):
             yield
 
     def start(self, fresh: Callable[[], tuple[TrainState, str]]) -> TrainState:
-        """Restores the newest checkpoint, or starts with a fresh state and a remark on it.
-
-        Raises:
-          UsageError: the run has taken more steps than the timetable has, its checkpoint is of an older version, or it
-            has finished and its checkpoints are gone.
-        """
+        """Restores the newest checkpoint, or starts with a fresh state and a remark on it."""
         setup, total = self._setup, self._setup.timetable.total
         restored = self._checkpoints.restore(setup.replicas.abstract(setup.shapes))
         if restored:
@@ -155,21 +144,14 @@ class TrainingRun(contextlib.ExitStack):
         return finished
 
     def finish(self, state: TrainState) -> dict[str, Any]:
-        """Measures test data at the last and the best step, and writes the report.
-
-        Returns:
-          The content of `result.json`.
-        """
+        """Measures test data at the last and the best step, and writes the report; gives what `result.json` holds."""
         last = self._write("test", self.step, state)
         params = self._best_params(state)
         best = last if params is None else self._measure("test", params)[0]
         if processes.is_first():
             measured = {"last": [one.examples for one in last], "best": [one.examples for one in best]}
             evaluations.write_examples(self._directory, measured)
-        outcomes = [
-            results.Outcome(life.ended.get("step", self.step), life.best["step"], a.metrics, b.metrics, life.ended)
-            for life, a, b in zip(self._lives, last, best, strict=True)
-        ]
+        outcomes = [(life, a.metrics, b.metrics) for life, a, b in zip(self._lives, last, best, strict=True)]
         return report.write(self._directory, self._setup, self.recorder, self.step, outcomes)
 
     @property
@@ -197,7 +179,7 @@ class TrainingRun(contextlib.ExitStack):
             self._set_pace()
         step, timetable = before + count, self._setup.timetable
         if step % timetable.epoch == 0:
-            whole = [r for r in alive if self._lives[r].epoch.steps == timetable.epoch]
+            whole = [r for r in alive if self._lives[r].epoch["steps"] == timetable.epoch]
             self._log("epoch", step, {r: self._lives[r].epoch.take() for r in whole}, shown=False)
             for life in self._lives:
                 life.epoch.clear()
@@ -217,11 +199,7 @@ class TrainingRun(contextlib.ExitStack):
         self._most = int(processes.of_first(str(most)))
 
     def _refuse(self, diverged: list[int]) -> None:
-        """Reports replicas whose loss is no longer finite.
-
-        Raises:
-          NonFiniteError: no replica is left.
-        """
+        """Reports replicas whose loss is no longer finite; raises NonFiniteError where none is left."""
         for replica in diverged:
             ended, name = self._lives[replica].ended, self._setup.replicas.name(replica)
             shares = map(json.loads, processes.exchange(json.dumps(ended["examples"])))
