@@ -58,10 +58,7 @@ def _ending(error: OSError) -> BaseException:
 class Screen(io.TextIOWrapper):
     """A standard stream that shows what would steer a terminal as escapes.
 
-    Args:
-      stream: The stream as Python opened it.
-      lasting: See `Outlet`.
-      verbatim: Whether texts go as they are to what is no terminal.
+    If it is `verbatim`, texts go as they are to what is no terminal. See `Outlet` for `lasting`.
     """
 
     def __init__(self, stream: io.TextIOWrapper, lasting: bool, verbatim: bool):
@@ -91,9 +88,9 @@ class Screen(io.TextIOWrapper):
 def screens(lasting: bool, verbatim: bool) -> Iterator[None]:
     """Makes stdout and stderr a `Screen` each, closed ones too; what stands in for them, as in a notebook, stays.
 
-    Args:
-      lasting: Whether the program goes on where stdout cannot be written; without stderr it always does.
-      verbatim: Whether stdout is a text that was asked for, to be kept as it is.
+    A `lasting` program goes on where stdout cannot be written, and without stderr every one does. If stdout is
+    `verbatim`,
+    it is a text that was asked for, to be kept as it is.
     """
     _take_standard_descriptors()
     with contextlib.ExitStack() as kept:

@@ -42,7 +42,7 @@ TPUS = tuple(name for name in CHIPS if name != "h100")
 
 
 def of(device: jax.Device) -> Chip | None:
-    """Returns the chip of a device, None for one that is not in the table."""
+    """Finds the chip of a device; None for one that is not in the table."""
     return next((chip for chip in CHIPS.values() if chip.kind == device.device_kind), None)
 
 

@@ -40,18 +40,18 @@ class Collective:
 
     @property
     def sent(self) -> float:
-        """Returns the bytes that a device has to send in a step, at least: those of a ring over its group."""
+        """Counts the bytes that a device has to send in a step, at least: those of a ring over its group."""
         n = self.groups.shape[1] if self.groups.size else 2
         share = {"all-reduce": 2 * (n - 1) / n, "reduce-scatter": n - 1, "collective-permute": 1}
         return self.times * self.size * share.get(self.kind, (n - 1) / n)
 
     def crosses(self, place: Sequence[int]) -> bool:
-        """Returns whether a group reaches over several places, such as slices; `place` has that of each device."""
+        """Tells whether a group reaches over several places, such as slices; `place` has that of each device."""
         return any(len({place[device] for device in group}) > 1 for group in self.groups)
 
 
 def of(text: str, count: int) -> list[Collective]:
-    """Returns the collectives of an optimised program's HLO text for `count` devices."""
+    """Finds the collectives of an optimised program's HLO text for `count` devices."""
     found = (_collective(line, count, times) for line, times in lines_of(text))
     return [collective for collective in found if collective]
 
@@ -70,7 +70,7 @@ def lines_of(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _times(lines: dict[str, list[str]], entry: str) -> dict[str, int]:
-    """Returns how often each computation runs in a step; a loop of unknown length counts once."""
+    """Counts how often each computation runs in a step; a loop of unknown length counts once."""
     times: dict[str, int] = defaultdict(int)
 
     def visit(name: str, count: int) -> None:
@@ -86,7 +86,7 @@ def _times(lines: dict[str, list[str]], entry: str) -> dict[str, int]:
 
 
 def _trips(line: str, lines: dict[str, list[str]]) -> int:
-    """Returns how often a loop runs: what the compiler notes, or the bound that its condition compares with."""
+    """Counts how often a loop runs: what the compiler notes, or the bound that its condition compares with."""
     if known := _TRIPS.search(line):
         return int(known[1])
     condition = "\n".join(lines.get(re.search(r"condition=%?([\w.\-]+)", line)[1], ()))

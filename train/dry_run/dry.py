@@ -29,9 +29,7 @@ from train.tasks import Task
 def use_fake_devices(mesh: MeshConfig, devices: int | None) -> None:
     """Makes JAX run on fake devices of this machine's CPU; must be called before JAX looks for devices.
 
-    Args:
-      mesh: Gives the number where `devices` does not; an axis of -1 then has one device.
-      devices: The number of devices, or None.
+    The mesh gives their number where `devices` does not; an axis of -1 then has one device.
     """
     count = devices or math.prod(size for size in dataclasses.astuple(mesh) if size > 0)
     if count > cli.MOST:
@@ -56,11 +54,7 @@ class DryRun:
 
     @classmethod
     def of(cls, config: Config, devices: list[jax.Device] | None = None) -> "DryRun":
-        """Makes the dry run of a config, which must state all sizes, on this machine's or on described devices.
-
-        Raises:
-          UsageError: a run would raise it, or a size is not stated.
-        """
+        """Makes the dry run of a config, which must state all sizes, on this machine's or on described devices."""
         setup = Setup.of(config, blank_task, devices)
         Initial.of(setup)  # whose mistakes a run would meet
         return cls(setup, setup.replicas.abstract(setup.shapes), batch_of(setup))
@@ -72,12 +66,7 @@ class DryRun:
             return setup.program(feed).lower(self.state, self.batch)
 
     def compile(self) -> Any:
-        """Compiles the step; kernels that `auto` chose and the compiler refuses are left out, and a line says so.
-
-        Raises:
-          TooLarge: the step does not fit on a described device.
-          UsageError: the compiler refuses a kernel that the config names, or this machine has too little memory.
-        """
+        """Compiles the step; see `refusals.compiled`. Raises TooLarge where it does not fit on a described device."""
         chip, given = chips.of(self.device), memory.bytes_a_device((self.state, self.batch))
         if described():
             memory.check_compiling()
@@ -97,7 +86,7 @@ class DryRun:
         return self.setup.replicas.mesh.devices.flat[0]
 
     def memory(self, compiled: Any) -> dict[str, int]:
-        """Returns the bytes that a step takes on a device, by what; those of state and batch are exact."""
+        """Counts the bytes that a step takes on a device, by what; those of state and batch are exact."""
         plan = compiled.memory_analysis()
         fresh = plan.output_size_in_bytes - plan.alias_size_in_bytes  # outputs that do not reuse the old state's memory
         return memory.parts(self.state) | {
@@ -106,7 +95,7 @@ class DryRun:
         }
 
     def report(self) -> Iterator[str]:
-        """Compiles the step, and yields lines about its work and memory; see `compile` for what it raises."""
+        """Compiles the step, and yields lines about its work and memory."""
         setup, task = self.setup, self.setup.task
         yield from outline("Dry run of", setup, self.state, fake="described " if described() else "fake ")
         started = time.monotonic()
@@ -130,7 +119,7 @@ class DryRun:
 
 
 def blank_task(config: Config) -> Task:
-    """Returns the task of a config with a blank example in place of data, and with random weights."""
+    """Makes the task of a config with a blank example in place of data, and with random weights."""
     if config.model.pretrained:  # weights have the shapes of random ones
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, pretrained=""))
     small = dataclasses.replace(config.data, batch_size=1, eval_batch_size=1, workers=0)
@@ -138,7 +127,7 @@ def blank_task(config: Config) -> Task:
 
 
 def batch_of(setup: Setup) -> Batch:
-    """Returns the shapes of a batch of all replicas, from the blank task's batch of one example."""
+    """Finds the shapes of a batch of all replicas, from the blank task's batch of one example."""
     replicas, size = setup.replicas, setup.config.data.batch_size
     with contextlib.closing(setup.task.train_batches(0, 1)) as batches:
         example = next(batches)

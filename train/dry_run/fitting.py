@@ -14,14 +14,11 @@ LOSS_CHUNK = "128"  # tokens
 
 
 def report(load: Callable[[dict[str, str]], Config], devices: list[jax.Device]) -> Iterator[str]:
-    """Yields the lines of a dry run, or of what was tried where the step does not fit.
+    """Yields the lines of a dry run, or of what was tried where the step does not fit, which ends in a UsageError.
 
     Args:
-      load: Returns the config with further overrides, from field to text.
+      load: Makes the config with further overrides, from field to text.
       devices: The described devices.
-
-    Raises:
-      UsageError: the step does not fit; the sentence says with which fields it does.
     """
     run = dry.DryRun.of(load({}), devices)
     try:
@@ -45,7 +42,7 @@ def report(load: Callable[[dict[str, str]], Config], devices: list[jax.Device]) 
 
 
 def remedies(run: dry.DryRun) -> list[dict[str, str]]:
-    """Returns the overrides that save memory and that the config does not have yet, what costs least time first."""
+    """Lists the overrides that save memory and that the config does not have yet, what costs least time first."""
     config, mesh = run.setup.config, run.setup.replicas.mesh
     over_batch = mesh.shape["data"] * mesh.shape["fsdp"]
     examples = config.data.batch_size // over_batch
@@ -62,7 +59,7 @@ def remedies(run: dry.DryRun) -> list[dict[str, str]]:
 def _tried(
     load: Callable[[dict[str, str]], Config], remedy: dict[str, str], devices: list[jax.Device]
 ) -> tuple[float, bool]:
-    """Returns the bytes that a step takes on a device, 0 where the config does not allow it, and whether it fits."""
+    """Counts the bytes that a step takes on a device, 0 where the config forbids it, and tells whether it fits."""
     try:
         run = dry.DryRun.of(load(remedy), devices)
         return sum(run.memory(run.compile()).values()), True

@@ -30,11 +30,7 @@ PACKAGES = {
 
 
 def devices(name: str) -> list[jax.Device]:
-    """Returns the devices of a topology, such as `v5e:4x4`, `v5e:16x16x2slices` or `h100x8`.
-
-    Raises:
-      UsageError: there is no such topology, or the package of the compiler is missing.
-    """
+    """Describes the devices of a topology, such as `v5e:4x4`, `v5e:16x16x2slices` or `h100x8`."""
     chip = next((chip for chip in CHIPS if re.match(rf"{chip}(?![a-z0-9])|{chip}x\d", name)), "")
     if not chip:
         raise unknown("topology", name, EXAMPLES)
@@ -42,7 +38,7 @@ def devices(name: str) -> list[jax.Device]:
 
 
 def cuda() -> str:
-    """Returns the version of CUDA, '12' or '13', of the GPU compiler that is here, or that goes with this jax."""
+    """Names the version of CUDA, '12' or '13', of the GPU compiler that is here, or that goes with this jax."""
     versions = ("13", "12") if jax.__version_info__ >= (0, 11) else ("12", "13")
     return next((each for each in versions if packages.is_installed(f"jax_plugins.xla_cuda{each}")), versions[0])
 

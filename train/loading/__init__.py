@@ -31,9 +31,6 @@ def resolve(spec: str, overrides: Mapping[str, str]) -> tuple[Config, dict[str, 
     Args:
       spec: See `load`.
       overrides: The texts of values by leaf, such as `model.depth`.
-
-    Raises:
-      UsageError: the file or an override has a mistake.
     """
     config = load(spec)
     for field, text in overrides.items():
@@ -48,9 +45,6 @@ def load(spec: str) -> ConfigDict:
     """Loads the config of a file, `path/to/file.py` or `path/to/file.py:argument`.
 
     A relative path is looked for from the current folder, then beside this package.
-
-    Raises:
-      UsageError: there is no such file, it has no `get_config`, or that does not take the argument.
     """
     text, _, argument = spec.partition(":")
     path = next((p for p in (Path(text), PACKAGE / text) if p.is_file()), None)
@@ -106,11 +100,7 @@ def _of_the_user(path: Path, run: Callable[[], Any]) -> Any:
 
 
 def override(config: ConfigDict, field: str, text: str) -> None:
-    """Sets the leaf `a.b` from the command line's text, which must read as the leaf's type.
-
-    Raises:
-      UsageError: there is no such leaf, or the value has another type.
-    """
+    """Sets the leaf `a.b` from the command line's text, which must read as the leaf's type."""
     leaves = flatten(config.to_dict())
     check_known("config field", f"--config.{field}", [f"--config.{name}" for name in leaves])
     config.update_from_flattened_dict({field: _read(text, type(leaves[field]), field)})
@@ -145,11 +135,7 @@ def literal(text: str) -> Any:
 
 
 def validate(config: Mapping[str, Any]) -> Config:
-    """Makes the frozen dataclass of a whole config.
-
-    Raises:
-      UsageError: the task or model is unknown, or a field is wrong.
-    """
+    """Makes the frozen dataclass of a whole config; a UsageError names what is wrong."""
     task = tasks.find(_needed(config, "task", str))
     name = _needed(_needed(config, "model", Mapping), "name", str, "model.")
     if name not in task.model_types:

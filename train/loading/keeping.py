@@ -11,13 +11,9 @@ from train import tasks
 
 
 def keep(config: ConfigDict) -> None:
-    """Puts the source's mechanisms in the place of each `keep` in the model's spec strings.
+    """Puts the source's mechanisms in the place of each `keep` in the spec strings of a whole config's model.
 
-    Args:
-      config: The whole config, whose `train.init_from` or else `model.pretrained` is the source.
-
-    Raises:
-      UsageError: there is no source, or it cannot be read.
+    The source is `train.init_from`, or else `model.pretrained`.
     """
     model, task = config.get("model"), tasks.TASKS.get(_text(config, "task"))
     kind = task.model_types.get(_text(model, "name")) if task and isinstance(model, ConfigDict) else None

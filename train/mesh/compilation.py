@@ -51,9 +51,6 @@ def tidy(folder: Path, most: int = MOST) -> None:
     """Removes programs that were damaged since the last call, and the oldest where the folder is too large.
 
     JAX ignores a damaged program but never replaces it, so every process would compile it again.
-
-    Raises:
-      OSError: the folder cannot be read or written, or the disk is full.
     """
     started, mark = time.time(), folder / CHECKED
     before = mark.stat().st_mtime if mark.exists() else 0.0
@@ -76,7 +73,7 @@ def tidy(folder: Path, most: int = MOST) -> None:
 
 
 def _damaged(path: Path) -> bool:
-    """Returns whether a program cannot be decompressed with the library that JAX uses."""
+    """Tells whether a program cannot be decompressed with the library that JAX uses."""
     data = path.read_bytes()
     try:
         if data.startswith(_ZSTD):

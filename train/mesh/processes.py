@@ -32,16 +32,9 @@ class SharedError(UsageError):
 
 
 def join(arguments: Sequence[str]) -> list[str]:
-    """Joins the other processes where flags or a scheduler say so; must be called before JAX looks for devices.
+    """Joins the other processes where flags or a scheduler say so, and gives the arguments without `FLAGS`.
 
-    Args:
-      arguments: The command line.
-
-    Returns:
-      The arguments without `FLAGS`.
-
-    Raises:
-      UsageError: the flags do not fit together, or not all processes have joined.
+    It must be called before JAX looks for devices.
     """
     pairs, rest = cli.taken(arguments, FLAGS.__contains__)
     if pairs:
@@ -60,7 +53,7 @@ def join(arguments: Sequence[str]) -> list[str]:
 
 
 def in_cluster(environment: Mapping[str, str]) -> bool:
-    """Returns whether a scheduler has started this process as one of several, which JAX finds by itself."""
+    """Tells whether a scheduler has started this process as one of several, which JAX finds by itself."""
     if all(name in environment for name in _SLURM):
         # An interactive shell in a job of many tasks is a step of one task, but SLURM_NTASKS counts the job's tasks.
         return int(environment.get("SLURM_STEP_NUM_TASKS", environment["SLURM_NTASKS"])) > 1
@@ -78,7 +71,7 @@ def in_cluster(environment: Mapping[str, str]) -> bool:
 
 
 def is_first() -> bool:
-    """Returns whether this is the first process, which writes and prints for all."""
+    """Tells whether this is the first process, which writes and prints for all."""
     return _jax.global_state.process_id == 0  # jax.process_index() would start the devices
 
 
@@ -130,10 +123,8 @@ def _end_late() -> None:
 def together() -> Iterator[None]:
     """Makes an error in one process an error in all, that of the first process that failed.
 
-    All processes must enter such contexts in the same order. A single process raises its error unchanged.
-
-    Raises:
-      SharedError: a process has failed; all processes raise it.
+    All processes must enter such contexts in the same order. They raise a `SharedError`; a single process raises its
+    error unchanged.
     """
     if _jax.global_state.num_processes == 1:
         yield
@@ -152,7 +143,7 @@ def together() -> Iterator[None]:
 
 
 def exchange(text: str) -> list[str]:
-    """Returns the texts of all processes, in their order; waits for all of them."""
+    """Gives the texts of all processes, in their order; waits for all of them."""
     here = _jax.global_state
     if here.num_processes == 1:
         return [text]
@@ -163,7 +154,7 @@ def exchange(text: str) -> list[str]:
 
 
 def of_first(text: str) -> str:
-    """Returns the first process's text; waits for all processes."""
+    """Gives the first process's text; waits for all processes."""
     return exchange(text if is_first() else "")[0]
 
 

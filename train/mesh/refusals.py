@@ -34,12 +34,7 @@ class TooLarge(UsageError):
 
 
 def explain(error: BaseException) -> None:
-    """Raises the sentence for an error of a compiler, if there is one.
-
-    Raises:
-      TooLarge: the program does not fit in the device's memory.
-      UsageError: the compiler refuses a kernel, another process holds it, or a part of CUDA is not found.
-    """
+    """Raises the sentence for an error of a compiler, if there is one; a `TooLarge` where a program does not fit."""
     text = str(error)
     if NO_CUDA.search(text):
         raise UsageError(
@@ -60,7 +55,7 @@ def explain(error: BaseException) -> None:
 
 
 def refused_kernel(error: BaseException) -> str:
-    """Returns the reason why a compiler refuses a Pallas kernel; '' if the error is another one."""
+    """Finds the reason why a compiler refuses a Pallas kernel; '' if the error is another one."""
     text = str(error)
     if not KERNEL.search(text) or NO_CUDA.search(text):
         return ""
@@ -75,11 +70,7 @@ def refused_kernel(error: BaseException) -> str:
 def compiled(lower: Callable[[], jax.stages.Lowered]) -> jax.stages.Compiled:
     """Compiles what `lower` traces anew; a kernel that `auto` chose and the compiler refuses is left out, saying so.
 
-    Such kernels are left out in the whole process from then on.
-
-    Raises:
-      TooLarge: the program does not fit in the device's memory.
-      UsageError: the compiler refuses a kernel that the config names; see `explain`.
+    Such kernels are left out in the whole process from then on. See `explain` for what it raises.
     """
     try:
         return lower().compile()

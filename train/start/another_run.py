@@ -24,13 +24,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class AnotherRun:
-    """A run of one replica, whose parameters can be taken.
-
-    Attributes:
-      name: Its work directory, as `train.init_from` names it.
-      place: The same as a path.
-      config: Its config.
-    """
+    """A run of one replica, whose parameters can be taken; `name` is what `train.init_from` calls its `place`."""
 
     name: str
     place: Path
@@ -38,11 +32,7 @@ class AnotherRun:
 
     @classmethod
     def of(cls, name: str, files: Mapping[str, str]) -> "AnotherRun":
-        """Finds a run; its tokenisers must be among the texts that this run keeps, `files`, where it has them.
-
-        Raises:
-          UsageError: it is no run of one replica, or has learned other tokens.
-        """
+        """Finds a run; its tokenisers must be among the texts that this run keeps, `files`, where it has them."""
         place = at_home(name)
         config = loading.validate(workdir.read_config(place))
         if config.train.together > 1:
@@ -61,12 +51,8 @@ class AnotherRun:
         """Replaces initial parameters by those of its best step, or its last, that have their name and shape.
 
         Keys and values of another number of heads are repeated or averaged; see `models.surgery.exchange.regrouped`.
-
-        Returns:
-          Parameters of the same shapes and shardings, and a report.
-
-        Raises:
-          UsageError: there is no checkpoint, or none of its parameters fits.
+        The
+        parameters come with a report.
         """
         fresh = flatten_dict(params, sep="/")
         with Checkpoints(self.place, self.config.train.keep) as checkpoints:

@@ -45,9 +45,6 @@ def start(
 
     Returns:
       The parameters, and a report.
-
-    Raises:
-      UsageError: there are several processes.
     """
     if jax.process_count() > 1:
         raise UsageError("train.exchanged needs one process; prepare the start with one, and give it as init_from.")
@@ -77,10 +74,8 @@ def distill(
     """Trains each exchanged layer alone to give what the layer before gives for the same inputs.
 
     The loss is the sum over layers of the mean squared error, relative to the mean square of the layer's output. All
-    arrays of these layers are trained, those that were carried over too.
-
-    Returns:
-      The parameters, and the error of each layer on a batch of validation data, before and after.
+    arrays of these layers are trained, those that were carried over too. The report has the error of each layer on a
+    batch of validation data, before and after.
     """
     students = _layers_of(task, layers)
     schedule = optax.cosine_decay_schedule(distilled.learning_rate, distilled.steps)
@@ -112,14 +107,10 @@ def distill(
 
 
 def errors(students: Layers, trained: Params, teacher: Task, before: Params, batch: Batch) -> Errors:
-    """Returns each layer's squared error relative to the square of the output of the layer before.
+    """Measures each layer's squared error relative to the square of the output of the layer before.
 
-    Args:
-      students: The exchanged layers, by their paths.
-      trained: Their parameters.
-      teacher: The task with the model whose weights were loaded, where each layer gets its inputs and its target.
-      before: That model's parameters.
-      batch: Data.
+    The exchanged layers `students` have the parameters `trained`, by their paths. The `teacher` is the task with the
+    model whose weights were loaded, `before`, where each layer gets its inputs and its target.
     """
     found: Errors = {}
 
@@ -138,7 +129,7 @@ def errors(students: Layers, trained: Params, teacher: Task, before: Params, bat
 
 
 def _layers_of(task: Task, paths: tuple[str, ...]) -> Layers:
-    """Returns the attention layers of a task's model at these paths, unbound."""
+    """Finds the attention layers of a task's model at these paths, unbound."""
     found = {}
     config = task.model.config
     plain = task.with_model(exchange.same_but_mechanisms(config, config).build(*task.sizes, dtype=task.model.dtype))

@@ -42,11 +42,7 @@ class Initial:
 
     @classmethod
     def of(cls, setup: Setup) -> "Initial":
-        """Finds what a config asks for.
-
-        Raises:
-          UsageError: the run to start from is not there, or what is asked for does not go together.
-        """
+        """Finds what a config asks for, and refuses what is not there or does not go together."""
         config, start = setup.config, starts.parse(setup.config.train.exchanged)
         run = AnotherRun.of(config.train.init_from, setup.task.files()) if config.train.init_from else None
         original = None if start == Fresh() else _original(config, run)
@@ -55,11 +51,7 @@ class Initial:
         return cls(setup.task, setup.replicas, run, original, distilled, config.train.fresh)
 
     def __call__(self, drawn: Params) -> tuple[Params, str]:
-        """Replaces the parameters that one replica has drawn, and reports it; '' where it changes nothing.
-
-        Raises:
-          UsageError: the weights cannot be had, or do not fit.
-        """
+        """Replaces the parameters that one replica has drawn, and reports it; '' where it changes nothing."""
         drawn, additions = low_rank.split(drawn)
         params, remark = self._loaded(self.task, drawn)
         remarks = [remark]
@@ -98,11 +90,7 @@ def _check_fresh(config: Config, exchanged_fresh: bool, params: Params) -> None:
 
 
 def _original(config: Config, run: AnotherRun | None) -> TransformerConfig:
-    """Finds the config of the model whose weights are loaded.
-
-    Raises:
-      UsageError: there is none, or it differs in more than its mechanisms, or in none of them.
-    """
+    """Finds the config of the model whose weights are loaded, which differs in mechanisms alone."""
     model, asked = config.model, f"train.exchanged={config.train.exchanged!r} is for layers"
     if not (run or model.pretrained):
         raise UsageError(f"{asked} of a model whose weights are loaded; set model.pretrained or train.init_from.")
