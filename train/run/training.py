@@ -109,12 +109,13 @@ class TrainingRun(contextlib.ExitStack):
     def pause(self, state: TrainState) -> TrainState:
         """Evaluates and saves where it is time, or where the run stops here."""
         timetable = self._setup.timetable
-        if not (self.stopping or timetable.pauses(self.step)):
+        evaluates, saves = timetable.evaluates(self.step), timetable.saves(self.step)
+        if not (self.stopping or evaluates or saves):
             return state
         self._read()
-        improved = timetable.evaluates(self.step) and self._any_alive and self._validate(state)
+        improved = evaluates and self._any_alive and self._validate(state)
         state = self._retired(state)
-        if self.stopping or not self._any_alive or timetable.saves(self.step):
+        if self.stopping or saves or not self._any_alive:
             self.save(state)
         elif improved:
             self._checkpoints.save(self.step, evaluated(state), None, self._best)

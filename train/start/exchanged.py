@@ -1,12 +1,15 @@
 """The first values of layers that have another mechanism than the model whose weights are loaded."""
 
 import contextlib
+import functools
+import operator
 from collections.abc import Callable, Mapping
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from attention.errors import UsageError
 from models.layers.multi_head import MultiHeadAttention
@@ -94,15 +97,15 @@ def distill(
     process = jax.process_index(), jax.process_count()
     with contextlib.closing(task.eval_batches("validation", *process)) as batches:
         unseen = sharding.to_devices(next(batches), replicas.mesh)
-    trained = {path: _at(params, path) for path in layers}
+    trained = {path: functools.reduce(operator.getitem, path.split("/"), params) for path in layers}
     state, first = optimizer.init(trained), measure(trained, before, unseen)
     with contextlib.closing(task.train_batches(*process)) as batches:
         for _ in range(distilled.steps):
             trained, state = step(trained, state, before, replicas.to_devices(next(batches), stacked=False))
     last = measure(trained, before, unseen)
     changes = ", ".join(f"{path} {float(first[path]):.3g} -> {float(last[path]):.3g}" for path in layers)
-    for path, layer in trained.items():
-        params = _with(params, path.split("/"), layer)
+    arrays = {f"{path}/{name}": x for path, of in trained.items() for name, x in flatten_dict(of, sep="/").items()}
+    params = unflatten_dict(flatten_dict(params, sep="/") | arrays, sep="/")
     return params, f"Distilled in {distilled.steps} steps; squared error relative to the output's square: {changes}."
 
 
@@ -147,15 +150,3 @@ def _layers_of(task: Task, paths: tuple[str, ...]) -> Layers:
 
 def _is_layer(context: nn.module.InterceptorContext) -> bool:
     return isinstance(context.module, MultiHeadAttention) and context.method_name == "__call__"
-
-
-def _at(tree: Params, path: str) -> Params:
-    for name in path.split("/"):
-        tree = tree[name]
-    return tree
-
-
-def _with(tree: Params, path: list[str], value: Params) -> Params:
-    if not path:
-        return value
-    return tree | {path[0]: _with(tree[path[0]], path[1:], value)}
