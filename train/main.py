@@ -109,7 +109,7 @@ def dry_run(arguments: Sequence[str]) -> None:
         raise UsageError("--dry-run writes nothing; leave out --workdir.")
     from attention.mesh import compiled_for
     from train import loading
-    from train.dry_run import dry, fitting, topology
+    from train.dry_run import dry, topology
 
     if flags.config == LIST:
         raise UsageError("--config=list prints the configs; leave out --dry-run.")
@@ -122,7 +122,7 @@ def dry_run(arguments: Sequence[str]) -> None:
         raise UsageError("--topology says how many devices there are; leave out --devices.")
     devices = topology.devices(flags.topology)
     with compiled_for(devices[0]):
-        _print(fitting.report(lambda more: loading.resolve(flags.config, overrides | more)[0], devices))
+        _print(dry.report_or_fit(lambda more: loading.resolve(flags.config, overrides | more)[0], devices))
 
 
 def _print(lines: Iterable[str]) -> None:

@@ -89,8 +89,7 @@ def screens(lasting: bool, verbatim: bool) -> Iterator[None]:
     """Makes stdout and stderr a `Screen` each, closed ones too; what stands in for them, as in a notebook, stays.
 
     A `lasting` program goes on where stdout cannot be written, and without stderr every one does. If stdout is
-    `verbatim`,
-    it is a text that was asked for, to be kept as it is.
+    `verbatim`, it is a text that was asked for, to be kept as it is.
     """
     _take_standard_descriptors()
     with contextlib.ExitStack() as kept:

@@ -1,22 +1,26 @@
-"""The record of a run: lines of metrics in `metrics.jsonl` and TensorBoard's events, and their means on the screen."""
+"""The record of a run: lines of metrics in `metrics.jsonl` and for other loggers, and their means on the screen."""
 
 import contextlib
+import dataclasses
+import importlib
 import json
 import os
+import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from attention.errors import UsageError
+from attention.errors import UsageError, brief, unknown
 from models.files import open_regular
 from train.cli.terminal import coloured, filled
+from train.config.schema import WANDB
 from train.mesh import processes
-from train.run import loggers
 from train.run.progress import Clock, duration_text, numbers_text
 from train.run.results import Metrics
 from train.setup import Setup
@@ -78,6 +82,13 @@ def set_aside(workdir: Path) -> list[str]:
     return [f"There is a record but no checkpoint, so the run starts again; what it had recorded is in {kept}."]
 
 
+def numbers(line: dict[str, Any]) -> dict[str, float]:
+    """Names the numbers of a line `split/name`, or `split/name/replica_2` where they are a replica's."""
+    whose = f"/replica_{line['replica']}" if "replica" in line else ""
+    left = {name: value for name, value in line.items() if name not in ("step", "split", "replica")}
+    return {f"{line['split']}/{name}{whose}": value for name, value in left.items()}
+
+
 class TensorBoard:
     """TensorBoard events of the same numbers, written synchronously, since tensorboardX's thread would lose errors.
 
@@ -95,10 +106,10 @@ class TensorBoard:
         self._events.flush()
 
     def write(self, line: dict[str, Any]) -> None:
-        """Adds every number of a line; see `loggers.numbers`."""
+        """Adds every number of a line; see `numbers`."""
         from tensorboardX.summary import scalar
 
-        for name, value in loggers.numbers(line).items():
+        for name, value in numbers(line).items():
             self._add(line["step"], summary=scalar(name, value))
         self._events.flush()
 
@@ -111,6 +122,91 @@ class TensorBoard:
         from tensorboardX.proto.event_pb2 import Event
 
         self._events.write_event(Event(wall_time=time.time(), step=step, **content))
+
+
+class Logger:
+    """A logger that `train.loggers` names, which is any program: its errors end no run, and the first of them is said.
+
+    Args:
+      name: `wandb`, or `module:function`, which gives an object with `write(line)` and `close()`.
+      directory: The work directory.
+      config: The config of the run, a dataclass.
+      say: Prints a line.
+
+    Raises:
+      UsageError: it cannot be made.
+    """
+
+    def __init__(self, name: str, directory: Path, config: Any, say: Callable[[str], None]):
+        self._name, self._say, self._failed = name, say, False
+        self._logger = _started(name, directory, config)
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Gives it a line of `metrics.jsonl`: `step`, `split`, perhaps `replica`, and numbers by name."""
+        self._attempt(self._logger.write, line)
+
+    def close(self) -> None:
+        """Ends the log; the process may go on."""
+        self._attempt(self._logger.close)
+
+    def _attempt(self, method: Callable[..., object], *arguments: object) -> None:
+        try:
+            method(*arguments)
+        except Exception as error:
+            if not self._failed:
+                self._say(
+                    f"The logger {self._name!r} failed ({type(error).__name__}: {brief(error)}); the run goes on, and "
+                    "metrics.jsonl has all lines."
+                )
+            self._failed = True
+
+
+def _wandb(directory: Path, config: dict[str, Any]) -> Any:
+    """Starts a run of Weights & Biases, which a run that continues continues; the project is $WANDB_PROJECT."""
+    wandb = _imported(WANDB, "pip install wandb")
+    project, identity = os.environ.get("WANDB_PROJECT", "attention-bench"), directory / "wandb_id.txt"
+    if not identity.exists():
+        identity.write_text(secrets.token_hex(8), encoding="utf-8")
+    known = {"id": identity.read_text(encoding="utf-8"), "resume": "allow"}
+    run = wandb.init(project=project, name=directory.name, dir=str(directory), config=config, **known)
+    return SimpleNamespace(write=lambda line: run.log(numbers(line), step=line["step"]), close=run.finish)
+
+
+def _started(name: str, directory: Path, config: Any) -> Any:
+    make = _wandb if name == WANDB else _function(name)
+    try:
+        logger = make(directory, dataclasses.asdict(config))
+    except UsageError:
+        raise
+    except Exception as error:  # it is any program
+        raise UsageError(
+            f"train.loggers={name!r} cannot start ({type(error).__name__}: {brief(error)}); mend that (for wandb: "
+            "`wandb login`, or WANDB_MODE=offline), or leave it out."
+        ) from error
+    if not all(callable(getattr(logger, method, None)) for method in ("write", "close")):
+        raise UsageError(
+            f"train.loggers={name!r} returns {logger!r}, which has no methods write and close; return a logger, or "
+            "leave it out."
+        )
+    return logger
+
+
+def _function(name: str) -> Callable[[Path, dict[str, Any]], Any]:
+    module, _, function = name.partition(":")
+    found = _imported(module, "put its folder into PYTHONPATH")
+    if not callable(getattr(found, function, None)):
+        raise unknown(f"function of {module} in train.loggers", function, filter(str.isidentifier, vars(found)))
+    return getattr(found, function)
+
+
+def _imported(module: str, remedy: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # it is any program
+        raise UsageError(
+            f"train.loggers needs the module {module!r} ({type(error).__name__}: {brief(error)}): {remedy}, or leave "
+            "it out."
+        ) from error
 
 
 class Recorder:
@@ -128,11 +224,11 @@ class Recorder:
         self._replicas, self._unit, self._total = setup.replicas, setup.task.unit, setup.timetable.total
         self.clock, self.rate = Clock(progress.get("clock")), f"{self._unit}_per_second"
         self._active, self._said = processes.is_first(), time.monotonic()
-        self._files: list[Record | TensorBoard | loggers.Logger] = []
+        self._files: list[Record | TensorBoard | Logger] = []
         if self._active:
             self._files += [Record(directory, progress.get("record_size", 0)), TensorBoard(directory, step)]
             names = filter(None, setup.config.train.loggers.split(","))
-            self._files += [loggers.Logger(name, directory, setup.config, self.say) for name in names]
+            self._files += [Logger(name, directory, setup.config, self.say) for name in names]
         terminal = self._active and sys.stderr.isatty()
         self._bar = tqdm(
             total=self._total,
@@ -153,16 +249,16 @@ class Recorder:
           speed: The throughput in examples or tokens a second.
         """
         timing = {"seconds": self.clock.seconds, self.rate: speed}
-        for replica, numbers in metrics.items():
+        for replica, found in metrics.items():
             for file in self._files:
-                file.write({"step": step, "split": split} | self._replicas.label(replica) | numbers | timing)
+                file.write({"step": step, "split": split} | self._replicas.label(replica) | found | timing)
         if shown and metrics:
             means = {
                 name: float(np.mean([of[name] for of in metrics.values()])) for name in next(iter(metrics.values()))
             }
-            numbers = numbers_text(means | {self.rate: speed})
+            text = numbers_text(means | {self.rate: speed})
             of = f", mean of {len(metrics)}" if self._replicas.front else ""
-            self.say(f"step {step}/{self._total} {split}{of}: {numbers}")
+            self.say(f"step {step}/{self._total} {split}{of}: {text}")
 
     def say(self, *lines: str) -> None:
         """Prints lines that stay, wrapped at `terminal.COLUMNS`."""

@@ -33,8 +33,7 @@ def claimed(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> Ite
     """Holds the folder for this run; a second run in it is refused, so that their lines do not mix.
 
     Creates the folder with `config.json`, or checks that an existing folder has the same run's; see `keep`. The texts
-    of
-    `files`, such as `data.json`, must be the same in every start of the run, and in all of its processes.
+    of `files`, such as `data.json`, must be the same in every start of the run, and in all of its processes.
     """
     with contextlib.ExitStack() as held:
         with processes.together():

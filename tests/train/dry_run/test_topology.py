@@ -13,7 +13,7 @@ from attention import UsageError, mesh
 from attention.kernels import pair_pallas
 from tests.sizes import more
 from train import main
-from train.dry_run import chips, collectives, fitting, topology
+from train.dry_run import chips, collectives, dry, topology
 from train.mesh import memory, refusals, sharding
 
 HLO = """
@@ -227,13 +227,13 @@ class Planned:
     ],
 )
 def test_what_does_not_fit_is_told_with_what_helps(needs, sentence, monkeypatch):
-    monkeypatch.setattr(fitting.dry, "DryRun", Planned)
+    monkeypatch.setattr(dry, "DryRun", Planned)
     monkeypatch.setattr(Planned, "needs", needs)
     lines = []
     with pytest.raises(UsageError, match=sentence):
-        lines.extend(fitting.report(dict, []))
+        lines.extend(dry.report_or_fit(dict, []))
     monkeypatch.setattr(Planned, "needs", {})
-    assert list(fitting.report(dict, [])) == ["Dry run"]
+    assert list(dry.report_or_fit(dict, [])) == ["Dry run"]
 
 
 def test_slices_are_split_by_data_alone():
