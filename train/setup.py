@@ -43,13 +43,9 @@ class Setup:
         if replicas.front:
             task.check_stackable()
         setup = cls(config, task, Timetable.of(config, task.train_examples), replicas, Step.of(config, task.loss))
-        setup.check_patterns()
+        if config.optimizer.frozen or config.optimizer.rates:  # whose patterns may match no parameter
+            jax.eval_shape(setup.step.init, setup.shapes.params)
         return setup
-
-    def check_patterns(self) -> None:
-        """Refuses patterns of `optimizer.freeze` and `optimizer.rates` that match no parameter."""
-        if self.config.optimizer.frozen or self.config.optimizer.rates:
-            jax.eval_shape(self.step.init, self.shapes.params)
 
     def check_memory(self) -> None:
         """Refuses a state and batches that cannot fit on the devices; see `memory.check`."""

@@ -15,7 +15,7 @@ from models.masked_lm import MaskedLM, MaskedLMConfig
 from train import loading
 from train.config.optimizer import OptimizerConfig
 from train.config.timetable import Timetable
-from train.optimizer import Rates, decay_mask, learning_rate, optimizer
+from train.optimizer import DECAYED, Rates, learning_rate, matching, optimizer
 from train.step import Step
 
 CONFIG = OptimizerConfig(
@@ -85,10 +85,10 @@ def test_a_warmup_longer_than_the_run_is_a_tenth_of_it(warmup, total, steps):
 
 
 def test_decay_is_on_kernels_only():
-    mask = decay_mask(PARAMS)
+    mask = matching(DECAYED, PARAMS)
     assert mask["block_0"]["attention"]["query"] == {"kernel": True, "bias": False}
     assert mask["positions"]["table"] is False
-    assert decay_mask({"align_kernel": 0, "align_bias": 0, "class_token": 0, "norm": {"scale": 0}}) == {
+    assert matching(DECAYED, {"align_kernel": 0, "align_bias": 0, "class_token": 0, "norm": {"scale": 0}}) == {
         "align_kernel": True,
         "align_bias": False,
         "class_token": False,
@@ -100,7 +100,7 @@ def test_of_robertas_tree_decay_takes_the_matrices_that_are_no_positions():
     size = {"depth": 1, "width": 8, "heads": 2, "mlp": 8, "positions": "learned"}
     model = MaskedLM(MaskedLMConfig(**configs.masked_language_modelling().model.to_dict() | size), 9, 5)
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 5), jnp.int32))["params"]
-    paths = jax.tree.leaves_with_path(decay_mask(params))
+    paths = jax.tree.leaves_with_path(matching(DECAYED, params))
     decayed = {jax.tree_util.keystr(path, simple=True, separator="/") for path, decays in paths if decays}
     layer = {f"attention/{name}" for name in ("query", "key", "value", "out")} | {"mlp/up", "mlp/down"}
     kernels = {f"block_0/{name}/kernel" for name in layer} | {"head/dense/kernel"}

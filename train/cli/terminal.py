@@ -42,17 +42,14 @@ class Outlet(io.FileIO):
                 return super().write(data)
             except OSError as error:
                 self.error = error
+                if isinstance(error, BrokenPipeError) and not self.lasting:
+                    raise SystemExit(UNREAD) from error
                 if not self.lasting:
-                    raise _ending(error) from error
+                    raise UsageError(
+                        f"The standard output cannot be written ({error.strerror}); free space there, or send it "
+                        "elsewhere."
+                    ) from error
         return memoryview(data).nbytes
-
-
-def _ending(error: OSError) -> BaseException:
-    if isinstance(error, BrokenPipeError):
-        return SystemExit(UNREAD)
-    return UsageError(
-        f"The standard output cannot be written ({error.strerror}); free space there, or send it elsewhere."
-    )
 
 
 class Screen(io.TextIOWrapper):

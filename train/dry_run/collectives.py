@@ -24,19 +24,12 @@ _LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A collective of a compiled program.
+    """A collective of a compiled program."""
 
-    Attributes:
-      kind: Its name in HLO, such as `all-reduce`.
-      size: The bytes of its result on a device.
-      groups: The devices that take part together, `(groups, devices)`; of all where the program names none.
-      times: How often it runs in a step, by the trip counts that the compiler knows.
-    """
-
-    kind: str
-    size: int
-    groups: np.ndarray
-    times: int
+    kind: str  # in HLO, such as `all-reduce`
+    size: int  # the bytes of its result on a device
+    groups: np.ndarray  # the devices that take part together, `(groups, devices)`; all where the program names none
+    times: int  # that it runs in a step, by the trip counts that the compiler knows
 
     @property
     def sent(self) -> float:
@@ -103,7 +96,8 @@ def _collective(line: str, count: int, times: int) -> Collective | None:
     if started:  # a start gives its operand too, and a permutation's its semaphores
         arrays = [result for result in results if result[0] in BYTES]
         results = arrays[len(arrays) // 2 :] if kind != "collective-permute" else arrays[1:2]
-    return Collective(kind, sum(_bytes(*result) for result in results), _groups(line, count), times)
+    size = sum(BYTES.get(dtype, 0) * math.prod(map(int, filter(None, shape.split(",")))) for dtype, shape in results)
+    return Collective(kind, size, _groups(line, count), times)
 
 
 def _groups(line: str, count: int) -> np.ndarray:
@@ -115,10 +109,6 @@ def _groups(line: str, count: int) -> np.ndarray:
     if listed := _LISTED.search(line):
         return np.array([[int(n) for n in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", listed[1])])
     return np.arange(count)[None]
-
-
-def _bytes(dtype: str, shape: str) -> int:
-    return BYTES.get(dtype, 0) * math.prod(map(int, filter(None, shape.split(","))))
 
 
 def lines(text: str, devices: Sequence[jax.Device]) -> Iterator[str]:

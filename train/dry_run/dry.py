@@ -42,17 +42,11 @@ def use_fake_devices(mesh: MeshConfig, devices: int | None) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class DryRun:
-    """A training step as shapes, with nothing on a device.
+    """A training step as shapes with shardings, and nothing on a device."""
 
-    Attributes:
-      setup: The setup, whose task has blank data.
-      state: The shapes of all replicas' state, with shardings.
-      batch: The shapes of the largest batch of one step, with shardings.
-    """
-
-    setup: Setup
-    state: TrainState
-    batch: Batch
+    setup: Setup  # whose task has blank data
+    state: TrainState  # of all replicas
+    batch: Batch  # the largest of one step
 
     @classmethod
     def of(cls, config: Config, devices: list[jax.Device] | None = None) -> "DryRun":

@@ -6,11 +6,13 @@ so a process may fail before it has any, and the others learn why.
 
 import contextlib
 import itertools
+import json
 import os
 import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 from jax._src import distributed as _jax  # the store has no public name; Orbax imports it from here too
@@ -142,20 +144,20 @@ def together() -> Iterator[None]:
         raise SharedError(where + message) from error_here
 
 
-def exchange(text: str) -> list[str]:
-    """Gives the texts of all processes, in their order; waits for all of them."""
+def exchange(value: Any) -> list[Any]:
+    """Gives the JSON values of all processes, in their order; waits for all of them."""
     here = _jax.global_state
     if here.num_processes == 1:
-        return [text]
+        return [value]
     client, folder = here.client, f"exchange/{next(_rounds)}/"
-    client.key_value_set(f"{folder}{here.process_id:06d}", "=" + text)  # a value may not be empty
+    client.key_value_set(f"{folder}{here.process_id:06d}", json.dumps(value))
     client.wait_at_barrier(folder + "all", FOREVER)
-    return [value[1:] for _, value in sorted(client.key_value_dir_get(folder))]
+    return [json.loads(text) for _, text in sorted(client.key_value_dir_get(folder))]
 
 
-def of_first(text: str) -> str:
-    """Gives the first process's text; waits for all processes."""
-    return exchange(text if is_first() else "")[0]
+def of_first(value: Any) -> Any:
+    """Gives the first process's JSON value; waits for all processes."""
+    return exchange(value if is_first() else None)[0]
 
 
 @contextlib.contextmanager

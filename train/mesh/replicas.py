@@ -27,10 +27,7 @@ class Replicas:
     If the mesh has a data axis alone, and it divides the number of replicas, it splits them: every device trains its
     replicas without communication. Otherwise the mesh splits every batch, as it does for one replica.
 
-    Args:
-      seeds: The seeds.
-      mesh: The devices.
-      rates: The highest learning rates, with each of which every seed is trained; where they do not matter, any.
+    Every seed is trained with each of the rates, the highest of the schedule; where they do not matter, they are any.
 
     Attributes:
       front: The leading axis of every stacked array; () for one replica.

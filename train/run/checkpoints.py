@@ -7,7 +7,6 @@ once. Later damage is noticed by `train.run.digest`.
 import contextlib
 import errno
 import functools
-import json
 import logging
 import re
 import shutil
@@ -132,7 +131,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         damaged: dict[int, digest.DamagedError] = {}
         self._tidy()
         steps = self._numbered()[::-1]
-        steps, resuming = json.loads(processes.of_first(json.dumps([steps, [*filter(self._resumes, steps)]])))
+        steps, resuming = processes.of_first([steps, [*filter(self._resumes, steps)]])
         for step in resuming:
             try:
                 state, content = self._read(step, abstract)
@@ -217,7 +216,7 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     def _read(self, step: int, abstract: Any, partial: bool = False) -> tuple[Any, dict[str, Any]]:
         """Reads state and content; all processes fail where one of them cannot read the checkpoint."""
-        path, read, failure = self._folder / str(step), None, "null"
+        path, read, failure = self._folder / str(step), None, None
         _ignore_late_callbacks()
         try:
             content = digest.unseal(ocp.checkpointables_metadata(path).custom_metadata)
@@ -232,8 +231,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         except Exception as error:
             if isinstance(error, UsageError) and not isinstance(error, digest.DamagedError):
                 raise  # all processes do
-            failure = json.dumps({"says": _first_line(error), "damage": _is_damage(error)})
-        failures = [failed for failed in map(json.loads, processes.exchange(failure)) if failed]
+            failure = {"says": _first_line(error), "damage": _is_damage(error)}
+        failures = [failed for failed in processes.exchange(failure) if failed]
         for failed in failures:
             if not failed["damage"]:
                 raise UsageError(

@@ -1,7 +1,6 @@
 """The life of a run in its work directory: it is restored, logs, evaluates, saves, and stops when it is asked to."""
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -176,8 +175,8 @@ class TrainingRun(contextlib.ExitStack):
         losses = [self._lives[r].add(before, count, numbers[r], indices[r]) for r in alive]
         clock.lap(index.size * jax.process_count() * self._setup.task.units_per_example, count)
         self._refuse([replica for replica in alive if self._lives[replica].ended])
-        if jax.process_count() == 1:
-            self._set_pace()
+        if jax.process_count() == 1:  # several would have to agree
+            self._most = max(1, int(CALL / clock.pace)) if clock.pace > 0 else 1
         step, timetable = before + count, self._setup.timetable
         if step % timetable.epoch == 0:
             whole = [r for r in alive if self._lives[r].epoch["steps"] == timetable.epoch]
@@ -193,18 +192,11 @@ class TrainingRun(contextlib.ExitStack):
         metrics = {replica: self._setup.task.metrics("train", of_one) for replica, of_one in means.items()}
         self.recorder.write(split, step, metrics, self.recorder.clock.per_second, shown)
 
-    def _set_pace(self) -> None:
-        """Lets a call take as many steps as fit in `CALL` seconds; several processes must agree."""
-        pace = self.recorder.clock.pace
-        most = max(1, int(CALL / pace)) if pace > 0 else 1
-        self._most = int(processes.of_first(str(most)))
-
     def _refuse(self, diverged: list[int]) -> None:
         """Reports replicas whose loss is no longer finite; raises NonFiniteError where none is left."""
         for replica in diverged:
             ended, name = self._lives[replica].ended, self._setup.replicas.name(replica)
-            shares = map(json.loads, processes.exchange(json.dumps(ended["examples"])))
-            ended["examples"] = [example for share in shares for example in share]
+            ended["examples"] = [example for share in processes.exchange(ended["examples"]) for example in share]
             sentence = (
                 f"The loss{name} was {ended['loss']} and the gradient norm {ended['gradient_norm']} at step "
                 f"{ended['step'] + 1}, on the training examples {ended['examples']}"
@@ -269,7 +261,7 @@ class TrainingRun(contextlib.ExitStack):
     def _validations(self) -> results.Lines:
         """Reads the record's lines of validation data, in all processes."""
         record = files.read_record(self._directory) if processes.is_first() else []  # only it is sure to see all lines
-        return json.loads(processes.of_first(json.dumps([line for line in record if line["split"] == "validation"])))
+        return processes.of_first([line for line in record if line["split"] == "validation"])
 
     def _best_params(self, state: TrainState) -> Params | None:
         """Stacks each replica's parameters at its best step; None where that is the last step for all.

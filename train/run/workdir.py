@@ -40,7 +40,7 @@ def claimed(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> Ite
             _check_same(config, files)
             token = processes.of_first(secrets.token_hex(8))
             if processes.is_first():
-                with _writing(workdir):
+                with writing(f"The work directory {workdir}"):
                     _create_or_check(workdir, config, files)
                     _lock(held.enter_context(open_regular(workdir / LOCK, "ab", buffering=0)), workdir, token)
                     for name, text in files.items():
@@ -89,15 +89,11 @@ def _lock(file: IO, workdir: Path, token: str) -> None:
 def keep(workdir: Path, config: dict[str, Any], finished: bool) -> None:
     """Writes the config where it has changed, and removes the result of a run that is not `finished`, but continues."""
     if processes.is_first():
-        with _writing(workdir):
+        with writing(f"The work directory {workdir}"):
             if read_config(workdir) != config:
                 write_json(workdir / "config.json", config)
             if not finished:
                 (workdir / "result.json").unlink(missing_ok=True)
-
-
-def _writing(workdir: Path) -> contextlib.AbstractContextManager:
-    return writing(f"The work directory {workdir}")
 
 
 def _check_shared(workdir: Path, token: str) -> None:
@@ -136,16 +132,12 @@ def read_results(workdir: Path) -> list[dict[str, Any]]:
     replicas = result.pop("replicas", [{}])
     if isinstance(replicas, list) and replicas and all(isinstance(replica, dict) for replica in replicas):
         results = [result | replica for replica in replicas]
-        if all(map(_has_metrics, results)):
+        best = [result.get("best") for result in results]
+        if all(isinstance(of, dict) and of and all(isinstance(x, dict) for x in of.values()) for of in best):
             return results
     raise UsageError(
         f"{path} holds no result of a run; give another --workdir, or remove it and run the command again."
     )
-
-
-def _has_metrics(result: dict[str, Any]) -> bool:
-    best = result.get("best")
-    return isinstance(best, dict) and bool(best) and all(isinstance(metrics, dict) for metrics in best.values())
 
 
 def _refuse_another(before: dict[str, Any], now: dict[str, Any], workdir: Path) -> None:

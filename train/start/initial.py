@@ -106,23 +106,14 @@ def _abstract(value: jax.Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
 
 @dataclasses.dataclass(frozen=True)
 class Initial:
-    """What replaces the parameters that a model draws; found and checked before anything is computed.
-
-    Attributes:
-      task: The task.
-      replicas: The mesh, and how batches lie on it.
-      run: The run whose parameters are taken, or None.
-      original: The config of the model whose weights are loaded, where layers that are exchanged do not start fresh.
-      distilled: How these layers are distilled; None where they are not.
-      fresh: The pattern of parameters that keep what was drawn; '' for none.
-    """
+    """What replaces the parameters that a model draws; found and checked before anything is computed."""
 
     task: Task
     replicas: Replicas
-    run: AnotherRun | None
-    original: TransformerConfig | None
-    distilled: Distilled | None
-    fresh: str
+    run: AnotherRun | None  # whose parameters are taken
+    original: TransformerConfig | None  # of the model whose weights are loaded, where exchanged layers are not fresh
+    distilled: Distilled | None  # how these layers are
+    fresh: str  # the pattern of parameters that keep what was drawn
 
     @classmethod
     def of(cls, setup: Setup) -> "Initial":
