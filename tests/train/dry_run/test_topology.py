@@ -11,8 +11,6 @@ import pytest
 
 from attention import UsageError, mesh
 from attention.kernels import pair_pallas
-from tests.sizes import more
-from train import main
 from train.dry_run import chips, collectives, dry, topology
 from train.mesh import memory, refusals, sharding
 
@@ -243,15 +241,3 @@ def test_slices_are_split_by_data_alone():
     assert placed.tolist() == [[[0], [0]], [[0], [0]], [[1], [1]], [[1], [1]]]
     with pytest.raises(UsageError, match=r"mesh\.data=1 does not divide over 2 slices; make it a multiple of 2"):
         sharding.over_slices(devices, (1, 8, 1))
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--topology=v5e:2x2"], "--topology is for --dry-run"),
-        more(["--dry-run", "--topology=v5e:2x2", "--devices=4"], "leave out --devices"),
-    ],
-)
-def test_topologies_are_of_dry_runs(flags, message, capsys):
-    assert main.main(flags) == 2
-    assert message in capsys.readouterr().err
