@@ -52,11 +52,6 @@ def uninterrupted(tmp_path_factory):
 
 
 @pytest.fixture
-def tiny():
-    return arguments
-
-
-@pytest.fixture
 def files_up_to():
     """Sets how large a file may become, as a quota would."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -11,6 +11,7 @@ from attention import UsageError
 from models.gpt import GPT, GPTConfig
 from models.published import pretrained
 from tests.sizes import once
+from tests.train.conftest import arguments
 from train import loading, loop
 from train.loading.leaves import flatten
 from train.main import main, parse
@@ -117,13 +118,13 @@ TASKS = {
 
 
 @pytest.mark.parametrize("name", once(TASKS, ["vit_digits", "gpt_pydoc", "seq2seq_dates"]))
-def test_every_leaf_is_read(tmp_path, tiny, name):
+def test_every_leaf_is_read(tmp_path, name):
     changes, unneeded = TASKS[name]
     if "data.source" not in changes and not name.endswith("_digits"):
         file = tmp_path / "reviews.csv"
         file.write_text("text,label\n" + "a good film that I liked,1\nnot a good film at all,0\n" * 20)
         changes = {"data.source": f"file:{file}"} | SPLITS | changes
-    flags, overrides = parse(tiny(tmp_path / "run", config=f"configs/{name}.py", train__length="2 steps"))
+    flags, overrides = parse(arguments(tmp_path / "run", config=f"configs/{name}.py", train__length="2 steps"))
     if name in ("seq2seq_dates", "cnn_digits"):  # which have no heads and no MLP
         overrides = {field: text for field, text in overrides.items() if not field.startswith("model.")}
     config, plain = loading.resolve(flags.config, overrides | changes)
