@@ -133,12 +133,12 @@ def batch_of(setup: Setup) -> Batch:
     return {name: jax.ShapeDtypeStruct(shape, held[name], sharding=split(shape)) for name, shape in shapes.items()}
 
 
-def report_or_fit(load: Callable[[dict[str, str]], Config], devices: list[jax.Device]) -> Iterator[str]:
+def report(load: Callable[[dict[str, str]], Config], devices: list[jax.Device] | None) -> Iterator[str]:
     """Yields the lines of a dry run, or of what was tried where the step does not fit, which ends in a UsageError.
 
     Args:
       load: Makes the config with further overrides, from field to text.
-      devices: The described devices.
+      devices: Described devices; None for this machine's.
     """
     run = DryRun.of(load({}), devices)
     try:

@@ -229,9 +229,9 @@ def test_what_does_not_fit_is_told_with_what_helps(needs, sentence, monkeypatch)
     monkeypatch.setattr(Planned, "needs", needs)
     lines = []
     with pytest.raises(UsageError, match=sentence):
-        lines.extend(dry.report_or_fit(dict, []))
+        lines.extend(dry.report(dict, []))
     monkeypatch.setattr(Planned, "needs", {})
-    assert list(dry.report_or_fit(dict, [])) == ["Dry run"]
+    assert list(dry.report(dict, [])) == ["Dry run"]
 
 
 def test_slices_are_split_by_data_alone():
