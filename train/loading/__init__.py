@@ -13,9 +13,12 @@ from ml_collections import ConfigDict
 from attention import specs
 from attention.errors import UsageError, check_known, unknown
 from attention.types import Valid, build, check, shown
+from models.files import at_home, read_json
+from models.published import pretrained
+from models.surgery.exchange import keeps, kept
+from models.transformer import TransformerConfig
 from train import tasks
 from train.config.schema import Config
-from train.loading.keeping import keep
 from train.loading.leaves import LEAVES, flatten
 
 LISTED = (
@@ -36,7 +39,7 @@ def resolve(spec: str, overrides: Mapping[str, str]) -> tuple[Config, dict[str, 
     for field, text in overrides.items():
         override(config, field, text)
     _forget_sizes(config, overrides)
-    keep(config)
+    _keep_mechanisms(config)
     plain = config.to_dict()
     return validate(plain), plain
 
@@ -106,15 +109,6 @@ def override(config: ConfigDict, field: str, text: str) -> None:
     config.update_from_flattened_dict({field: _read(text, type(leaves[field]), field)})
 
 
-def _forget_sizes(config: ConfigDict, overrides: Mapping[str, str]) -> None:
-    """Clears the sizes that the file states of its data where an override names other data and no new sizes."""
-    for path, leaf in LEAVES.items():
-        changed = any(f"data.{field}" in overrides for field in leaf.size_of)
-        size = path.removeprefix("data.")
-        if changed and path not in overrides and size in config.data:
-            config.data[size] = type(config.data[size])()
-
-
 def _read(text: str, kind: type, field: str) -> Any:
     if kind is str:
         return text
@@ -124,6 +118,48 @@ def _read(text: str, kind: type, field: str) -> Any:
     if type(value) is not kind:
         raise UsageError(f"--config.{field} must be {Valid(kind).words}, but it is {text!r}.")
     return value
+
+
+def _forget_sizes(config: ConfigDict, overrides: Mapping[str, str]) -> None:
+    """Clears the sizes that the file states of its data where an override names other data and no new sizes."""
+    for path, leaf in LEAVES.items():
+        changed = any(f"data.{field}" in overrides for field in leaf.size_of)
+        size = path.removeprefix("data.")
+        if changed and path not in overrides and size in config.data:
+            config.data[size] = type(config.data[size])()
+
+
+def _keep_mechanisms(config: ConfigDict) -> None:
+    """Puts the source's mechanisms in the place of each `keep` in the spec strings of a whole config's model.
+
+    The source is `train.init_from`, or else `model.pretrained`.
+    """
+    model, task = config.get("model"), tasks.TASKS.get(_text(config, "task"))
+    kind = task.model_types.get(_text(model, "name")) if task and isinstance(model, ConfigDict) else None
+    for field, depth in kind.STACKS.items() if kind and issubclass(kind, TransformerConfig) else ():
+        spec = model.get(field)
+        if isinstance(spec, str) and keeps(spec):
+            model[field] = kept(spec, _source(config, field), model[depth])
+
+
+def _text(section: ConfigDict, field: str) -> str:
+    value = section.get(field)
+    return value if isinstance(value, str) else ""
+
+
+def _source(config: ConfigDict, field: str) -> str:
+    if directory := config.train.init_from:
+        model = read_json(at_home(directory) / "config.json", "set train.init_from to a run's folder").get("model")
+        spec = model.get(field) if isinstance(model, dict) else None
+        if not isinstance(spec, str):
+            raise UsageError(f"train.init_from={directory!r} is a run without model.{field}; name its mechanisms.")
+        return spec
+    if source := config.model.get("pretrained"):
+        return pretrained.describe(source).fields.get(field, "dot_product")
+    raise UsageError(
+        f"model.{field}={config.model[field]!r} keeps the mechanisms of a source of weights; set model.pretrained or "
+        "train.init_from, or name a mechanism."
+    )
 
 
 def literal(text: str) -> Any:

@@ -173,17 +173,13 @@ def ending_alone() -> Iterator[None]:
     except BaseException as error:
         if _jax.global_state.num_processes == 1:
             raise
-        _leave(error)
-
-
-def _leave(error: BaseException) -> None:
-    if isinstance(error, UsageError):
-        cli.mistake(str(error))
-    elif isinstance(error, jax.errors.JaxRuntimeError):
-        line = str(error).strip().splitlines()[0].rstrip(".")
-        cli.mistake(f"{line}; perhaps another process has ended: see what it says.")
-    else:
-        traceback.print_exception(error)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(cli.ALONE)
+        if isinstance(error, UsageError):
+            cli.mistake(str(error))
+        elif isinstance(error, jax.errors.JaxRuntimeError):
+            line = str(error).strip().splitlines()[0].rstrip(".")
+            cli.mistake(f"{line}; perhaps another process has ended: see what it says.")
+        else:
+            traceback.print_exception(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(cli.ALONE)
