@@ -22,13 +22,8 @@ _WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
 class Outlet(io.FileIO):
     """The file of a standard stream, given up at its first error: from then on it takes everything and writes nothing.
 
-    Args:
-      descriptor: The number of the file.
-      lasting: Whether the program goes on without it. Else a reader that has gone, such as `head`, ends the program as
-        SIGPIPE would, and any other error does so as a `UsageError`.
-
-    Attributes:
-      error: Why it was given up; None before.
+    If the program is not `lasting`, a reader that has gone, such as `head`, ends it as SIGPIPE would, and any other
+    error does so as a `UsageError`. The `error` at which the file was given up is None before.
     """
 
     def __init__(self, descriptor: int, lasting: bool):

@@ -136,9 +136,7 @@ def batch_of(setup: Setup) -> Batch:
 def report(load: Callable[[dict[str, str]], Config], devices: list[jax.Device] | None) -> Iterator[str]:
     """Yields the lines of a dry run, or of what was tried where the step does not fit, which ends in a UsageError.
 
-    Args:
-      load: Makes the config with further overrides, from field to text.
-      devices: Described devices; None for this machine's.
+    `load` makes the config with further overrides. The devices are described ones, or None for this machine's.
     """
     run = DryRun.of(load({}), devices)
     try:

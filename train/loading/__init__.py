@@ -31,9 +31,7 @@ PACKAGE = Path(__file__).resolve().parents[2]
 def resolve(spec: str, overrides: Mapping[str, str]) -> tuple[Config, dict[str, Any]]:
     """Reads the whole config of a command line, validated and as plain values.
 
-    Args:
-      spec: See `load`.
-      overrides: The texts of values by leaf, such as `model.depth`.
+    The overrides are texts of values by leaf, such as `model.depth`. See `load` for the rest.
     """
     config = load(spec)
     for field, text in overrides.items():

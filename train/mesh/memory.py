@@ -19,13 +19,9 @@ LISTED = 3  # how many arrays that are whole on every device are named
 
 
 def check(state: Any, batch: int, sizes: Mapping[str, int], mesh: Mesh) -> None:
-    """Refuses a state and a batch that do not fit on a device, whatever else a run needs.
+    """Refuses a state and the largest batch, in bytes, that do not fit on a device, whatever else a run needs.
 
-    Args:
-      state: The shapes of the state of all replicas, with shardings.
-      batch: The bytes of the largest batch on all devices.
-      sizes: The config's fields that decide them, for the message.
-      mesh: The devices.
+    The config's fields that decide the sizes are named in the message.
     """
     available = limit(mesh)
     needed = {"parameters and optimizer": bytes_a_device(state), "a batch": -(-batch // mesh.size)}

@@ -124,9 +124,6 @@ class Checkpoints(contextlib.AbstractContextManager):
 
         Newer checkpoints that are damaged are moved to `damaged/`, and a line is printed for each; newer best steps are
         removed, since the run comes to them again. Where all are damaged, the run is refused.
-
-        Args:
-          abstract: The shapes, dtypes and shardings of the state.
         """
         damaged: dict[int, digest.DamagedError] = {}
         self._tidy()

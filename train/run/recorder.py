@@ -127,14 +127,7 @@ class TensorBoard:
 class Logger:
     """A logger that `train.loggers` names, which is any program: its errors end no run, and the first of them is said.
 
-    Args:
-      name: `wandb`, or `module:function`, which gives an object with `write(line)` and `close()`.
-      directory: The work directory.
-      config: The config of the run, a dataclass.
-      say: Prints a line.
-
-    Raises:
-      UsageError: it cannot be made.
+    The name is `wandb`, or `module:function`, which gives an object with `write(line)` and `close()`.
     """
 
     def __init__(self, name: str, directory: Path, config: Any, say: Callable[[str], None]):
@@ -242,11 +235,7 @@ class Recorder:
     def write(self, split: str, step: int, metrics: Mapping[int, Metrics], speed: float, shown: bool = True) -> None:
         """Writes a line for each replica: metrics, seconds and throughput; if it is `shown`, their mean to the screen.
 
-        Args:
-          split: The split that was measured.
-          step: The step after which it was measured.
-          metrics: The metrics of each replica, by its number.
-          speed: The throughput in examples or tokens a second.
+        The metrics are by the replica's number, and the speed is in examples or tokens a second.
         """
         timing = {"seconds": self.clock.seconds, self.rate: speed}
         for replica, found in metrics.items():

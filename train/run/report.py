@@ -46,12 +46,7 @@ def write(
 ) -> dict[str, Any]:
     """Writes `result.json`, whose content it gives back, and `curves.png`, and prints a summary.
 
-    Args:
-      directory: The work directory.
-      setup: The setup of the run.
-      recorder: Prints the summary, and has counted the time.
-      step: The last step.
-      outcomes: Of each replica what is known, and its test metrics after the last and the best step.
+    The outcomes are, of each replica, what is known of it, and its test metrics after the last and the best step.
     """
     task, replicas = setup.task, setup.replicas
     first, clock, early = processes.is_first(), recorder.clock, step < setup.timetable.total

@@ -13,15 +13,10 @@ TIMES = ("final", "best")  # a result's metrics at the last and at the best step
 
 
 def of_one(life: Life, step: int, last: Metrics, best: Metrics, lines: Lines, rate: str) -> dict[str, Any]:
-    """Makes the result of one replica, without the entries that all share.
+    """Makes the result of one replica after the run's last `step`, without the entries that all share.
 
-    Args:
-      life: What is known of it.
-      step: The last step of the run.
-      last: Its test metrics after its last step.
-      best: Its test metrics after its best step.
-      lines: Its part of the record.
-      rate: The name of the throughput in the record.
+    Its test metrics are those after its last and its best step, `lines` is its part of the record, and `rate` names the
+    throughput there.
     """
 
     def at(step: int, test: Metrics) -> dict[str, Metrics]:

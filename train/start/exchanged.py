@@ -36,18 +36,10 @@ def start(
     replicas: Replicas,
     distilled: Distilled | None,
 ) -> tuple[Params, str]:
-    """Sets the layers that are exchanged, as `models.surgery.like` does, and then distills them if that is asked for.
+    """Sets the layers that are exchanged, as `models.surgery.like` does, and distills them if that is asked for.
 
-    Args:
-      task: The task.
-      original: The config of the model whose weights are loaded, which is the task's in all but mechanisms.
-      load: Loads those weights into initial parameters of a task.
-      params: The parameters of the task's model, with what was loaded.
-      replicas: The mesh, and how batches lie on it.
-      distilled: How the layers are distilled; None if they are not.
-
-    Returns:
-      The parameters, and a report.
+    The weights of the `original` model, which is the task's in all but mechanisms, are put into initial parameters of a
+    task by `load`, as they were into `params`. The parameters come with a report.
     """
     if jax.process_count() > 1:
         raise UsageError("train.exchanged needs one process; prepare the start with one, and give it as init_from.")
