@@ -47,14 +47,10 @@ def test_a_published_model_is_described_by_its_folder(tmp_path):
     assert (config.data.vocabulary, config.data.tokeniser) == (11, f"hf:{tmp_path}")
 
 
-def test_recurrent_configs_take_001s_variants():
-    config = loading.validate(loading.load("configs/seq2seq_dates.py:encoder_qkv").to_dict())
-    assert config.model.attention == "encoder_qkv"
-
-
-def test_the_convolutional_config_takes_channel_and_spatial_attention():
-    config = loading.validate(loading.load("configs/cnn_digits.py:none|cbam(ratio=4)").to_dict())
-    assert config.model.attention == "none|cbam(ratio=4)"
+@pytest.mark.parametrize("spec", ["seq2seq_dates.py:encoder_qkv", "cnn_digits.py:none|cbam(ratio=4)"])
+def test_recurrent_and_convolutional_configs_take_their_variants(spec):
+    config = loading.validate(loading.load(f"configs/{spec}").to_dict())
+    assert config.model.attention == spec.partition(":")[2]
 
 
 def test_002s_gaussians_are_of_two_widths():
