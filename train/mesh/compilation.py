@@ -9,10 +9,10 @@ import os
 import sys
 import time
 import warnings
-import zlib
 from pathlib import Path
 
 import jax
+from jax._src import compilation_cache  # what tells how programs are compressed has no public name
 
 from train.data.encodings import cache
 
@@ -20,7 +20,6 @@ MOST = 2 * 10**9  # bytes in the folder
 WORTH = 0.1  # seconds of compilation above which a program is kept
 CHECKED = ".checked"  # written at the time of the last check
 ENTRIES = "*-cache"  # as JAX calls its files
-_ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 def keep_programs() -> None:
@@ -73,17 +72,9 @@ def tidy(folder: Path, most: int = MOST) -> None:
 
 
 def _damaged(path: Path) -> bool:
-    """Tells whether a program cannot be decompressed with the library that JAX uses."""
-    data = path.read_bytes()
+    """Tells whether JAX cannot decompress a program."""
     try:
-        if data.startswith(_ZSTD):
-            import zstandard
-
-            zstandard.ZstdDecompressor().decompress(data)
-        else:
-            zlib.decompress(data)
-    except ImportError:
-        return False  # without the library it cannot be told
-    except Exception:  # each library raises errors of its own
+        compilation_cache.decompress_executable(path.read_bytes())
+    except Exception:  # each library that it may use raises errors of its own
         return True
     return False
