@@ -207,23 +207,21 @@ def test_a_replica_a_device_communicates_nothing(run_python):
     assert "silent" in run_python("-c", SILENT, devices=4).stdout
 
 
-@pytest.mark.parametrize("implementation", ["chunked", more("pallas"), long("xla")])
-def test_neural_kernels_and_their_dropout_are_the_same_under_vmap(implementation):
-    network = [(_normal(1, 3, 8, 4), _normal(2, 3, 4)), (_normal(3, 3, 4, 1), _normal(4, 3, 1))]
-    assert_same_under_vmap(attention.neural_attention, implementation, network)
-
-
-@pytest.mark.parametrize("implementation", ["chunked", long("xla")])
-def test_dot_product_kernels_and_their_dropout_are_the_same_under_vmap(implementation):
-    assert_same_under_vmap(attention.dot_product_attention, implementation)
-
-
 def _normal(seed, *shape):
     return jax.random.normal(jax.random.key(seed), shape)
 
 
-def assert_same_under_vmap(function, implementation, *more):
+@pytest.mark.parametrize(
+    ("score", "implementation"),
+    [
+        *(("neural", "chunked"), more("neural", "pallas"), long("neural", "xla")),
+        *(("dot_product", "chunked"), long("dot_product", "xla")),
+    ],
+)
+def test_kernels_and_their_dropout_are_the_same_under_vmap(score, implementation):
     """Of 3 replicas. Values are one-hot, so that outputs are the weights: what is dropped is zero."""
+    network = [(_normal(1, 3, 8, 4), _normal(2, 3, 4)), (_normal(3, 3, 4, 1), _normal(4, 3, 1))]
+    function, more = getattr(attention, f"{score}_attention"), [network] if score == "neural" else []
     query, key = _normal(5, 3, 2, 16, 2, 4), _normal(6, 3, 2, 16, 2, 4)
     value = jnp.broadcast_to(jnp.eye(16)[:, None], (3, 2, 16, 2, 16))
 
