@@ -57,11 +57,8 @@ def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
         "sgd": optax.trace(config.beta1) if config.beta1 else optax.identity(),
     }[config.name]
     clip = optax.clip_by_global_norm(config.clip) if config.clip else optax.identity()
-    decay = (
-        optax.add_decayed_weights(config.weight_decay, functools.partial(matching, DECAYED))
-        if config.weight_decay
-        else optax.identity()
-    )
+    decayed = functools.partial(matching, DECAYED)
+    decay = optax.add_decayed_weights(config.weight_decay, decayed) if config.weight_decay else optax.identity()
     scale_and_decay = (scale, decay) if config.name in DECOUPLED else (decay, scale)
     rates = (_scaled(config.rates),) if config.rates else ()
     chain = optax.chain(clip, *scale_and_decay, *rates)

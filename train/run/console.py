@@ -44,9 +44,7 @@ def command(module: str) -> list[str]:
 
 
 def typed(module: str, arguments: Sequence[str], *more: str) -> str:
-    """Repeats the command line of this process, a `module` with `arguments`, for the shell, with `more` in place of a
-    --workdir.
-    """
+    """Repeats the command line of this process, a `module` with `arguments`, and `more` in place of a --workdir."""
     _, rest = cli.taken(arguments, "--workdir".__eq__)
     return shlex.join([*_start(module, len(arguments)), *rest, *more])
 

@@ -29,9 +29,10 @@ class Clock:
     def lap(self, units: int, steps: int = 1) -> None:
         """Adds the time since the last call, in which steps took `units` examples or tokens together."""
         now = time.perf_counter()
-        self.seconds, self._last = self.seconds + now - self._last, now
+        self.seconds += now - self._last
         self.units += units
         self._laps += steps
+        self._last = now
 
     def skip(self) -> None:
         """Leaves out the time since the last lap, which was not training."""
