@@ -15,7 +15,7 @@ from train.run import workdir
 from train.run.checkpoints import Checkpoints, has_checkpoints
 from train.run.training import TrainingRun
 from train.setup import Setup
-from train.start.initial import Initial
+from train.start import Initial
 from train.state import TrainState
 
 

@@ -16,11 +16,11 @@ from attention.mesh import described
 from train import cli, tasks
 from train.config.schema import Config, MeshConfig
 from train.dry_run import chips, collectives
-from train.mesh import feeds, memory, refusals
+from train.mesh import compilation, feeds, memory
 from train.mesh.sharding import batch_sharding
 from train.run.report import outline
 from train.setup import Setup
-from train.start.initial import Initial
+from train.start import Initial
 from train.state import TrainState
 from train.step import Batch
 from train.tasks import Task
@@ -62,18 +62,18 @@ class DryRun:
             return setup.program(feed).lower(self.state, self.batch)
 
     def compile(self) -> Any:
-        """Compiles the step; see `refusals.compiled`. Raises TooLarge where it does not fit on a described device."""
+        """Compiles the step, as `compilation.compiled` does; raises TooLarge where it does not fit on its device."""
         chip, given = chips.of(self.device), memory.bytes_a_device((self.state, self.batch))
         if described():
             memory.check_compiling()
         if chip and given > chip.memory:
-            raise refusals.TooLarge(given, chip.memory)
+            raise compilation.TooLarge(given, chip.memory)
         try:
-            compiled = refusals.compiled(self.lower)
-        except refusals.TooLarge as error:
-            raise refusals.TooLarge(error.used + (given if error.more else 0), error.limit) from error
+            compiled = compilation.compiled(self.lower)
+        except compilation.TooLarge as error:
+            raise compilation.TooLarge(error.used + (given if error.more else 0), error.limit) from error
         if chip and (taken := sum(self.memory(compiled).values())) > chip.memory:
-            raise refusals.TooLarge(taken, chip.memory)
+            raise compilation.TooLarge(taken, chip.memory)
         return compiled
 
     @property
@@ -142,7 +142,7 @@ def report(load: Callable[[dict[str, str]], Config], devices: list[jax.Device] |
     try:
         yield from run.report()
         return
-    except refusals.TooLarge as error:
+    except compilation.TooLarge as error:
         needed = error
     yield f"It does not fit: {needed}"
     needs = f"A step needs {memory.scaled(needed.used, 'B')} of a device's {memory.scaled(needed.limit, 'B')}"
@@ -181,7 +181,7 @@ def _tried(
     try:
         run = DryRun.of(load(remedy), devices)
         return sum(run.memory(run.compile()).values()), True
-    except refusals.TooLarge as error:
+    except compilation.TooLarge as error:
         return error.used, False
     except UsageError:
         return 0, False

@@ -9,7 +9,7 @@ import jax
 from attention.errors import UsageError, unknown
 from train.data import packages
 from train.dry_run.chips import CHIPS, H100, TOOLKITS, TPUS
-from train.mesh import refusals
+from train.mesh import compilation
 
 NODE = 8  # GPUs of a machine
 FLAT, SOLID = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"), ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
@@ -80,7 +80,7 @@ def _described(name: str, chip: str, platform: str, options: dict[str, Any]) -> 
     try:
         return list(topologies.get_topology_desc(platform=platform, **options).devices)
     except Exception as error:  # XLA raises RuntimeError and kinds of its own
-        refusals.explain(error)
+        compilation.explain(error)
         raise _none(name, chip) from error
 
 

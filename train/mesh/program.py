@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from train.mesh import refusals
+from train.mesh import compilation
 from train.mesh.feeds import Feed, Rows
 from train.mesh.replicas import Replicas
 from train.optimizer import Rates
@@ -38,8 +38,8 @@ class StepProgram:
         return _shapes(rows) in self._compiled
 
     def compile(self, state: TrainState, rows: Rows) -> jax.stages.Compiled:
-        """Compiles for such a state and such batches, or their shapes; see `refusals.compiled`."""
-        compiled = self._compiled[_shapes(rows)] = refusals.compiled(lambda: self.lower(state, rows))
+        """Compiles for such a state and such batches, or their shapes; see `compilation.compiled`."""
+        compiled = self._compiled[_shapes(rows)] = compilation.compiled(lambda: self.lower(state, rows))
         return compiled
 
     def lower(self, state: TrainState, rows: Rows) -> jax.stages.Lowered:

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from train.data.device import ResidentEvaluation
-from train.mesh import feeds, refusals
+from train.mesh import compilation, feeds
 from train.mesh.replicas import Replicas
 from train.run.progress import Clock, averages
 from train.state import Params
@@ -102,7 +102,7 @@ class Evaluator:
                 over = self._replicas.over(function, True, *(False for _ in shared))
                 return jax.jit(over, out_shardings=whole).lower(params, *shared)
 
-            self._compiled[shapes] = refusals.compiled(lower)
+            self._compiled[shapes] = compilation.compiled(lower)
             clock.skip()
         return self._compiled[shapes](params, *shared)
 
