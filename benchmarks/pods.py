@@ -23,7 +23,7 @@ from attention.mesh import compiled_for
 from train import cli, loading
 from train.dry_run import chips, dry, topology
 from train.mesh import memory
-from train.mesh.refusals import TooLarge
+from train.mesh.compilation import TooLarge
 
 CHIP = "v5e"
 TODAY = {

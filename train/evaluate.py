@@ -68,20 +68,20 @@ def _config(directory: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
 
 def parser() -> cli.Parser:
     """Makes the parser of the flags, except those that `processes.join` reads."""
-    parser = cli.Parser(__doc__)
-    parser.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the run's folder")
-    parser.add_argument("--step", default="last", help="last, best or the number of a step with a checkpoint")
-    parser.add_argument("--split", default="test", help="the data: train, validation or test")
-    parser.add_argument("--replica", type=int, help="number of a replica; default all")
-    parser.add_overrides()
-    return parser
+    made = cli.Parser(__doc__)
+    made.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the run's folder")
+    made.add_argument("--step", default="last", help="last, best or the number of a step with a checkpoint")
+    made.add_argument("--split", default="test", help="the data: train, validation or test")
+    made.add_argument("--replica", type=int, help="number of a replica; default all")
+    made.add_overrides()
+    return made
 
 
 def _run(arguments: Sequence[str]) -> None:
     with processes.ending_alone():
-        rest = processes.join(arguments)
+        own = processes.join(arguments)
         with processes.together():
-            flags = parser().parse_args(rest)
+            flags = parser().parse_args(own)
             there = range(loading.validate(workdir.read_config(flags.workdir)).train.together)
         compilation.keep_programs()
         for replica in there if flags.replica is None else [flags.replica]:

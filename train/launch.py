@@ -73,8 +73,7 @@ def launch(
     if devices:
         fake = f"--xla_force_host_platform_device_count={devices}"
         environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {fake}".strip()
-    place = [f"--coordinator=127.0.0.1:{free_port()}", f"--num-processes={processes}"]
-    start = [*console.command(module), *place]
+    start = [*console.command(module), f"--coordinator=127.0.0.1:{free_port()}", f"--num-processes={processes}"]
     job = [_start([*start, f"--process-id={i}", *arguments], i, environment) for i in range(processes)]
     with cli.signals_handled(lambda number, _: _send(job, number)):
         failed = _wait(job)

@@ -15,7 +15,7 @@ from train.run import workdir
 from train.run.checkpoints import Checkpoints, has_checkpoints
 from train.run.training import TrainingRun
 from train.setup import Setup
-from train.start.initial import Initial
+from train.start import Initial
 from train.state import TrainState
 
 
@@ -40,7 +40,8 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
         held,
         jax.set_mesh(setup.replicas.mesh),
         kept,
-        kept.guarded(),
+        processes.ending_alone(),
+        kept.telling_of_a_full_disk(),
         TrainingRun(setup, directory, resolved, kept) as run,
     ):
         with run.hearing_signals():
@@ -71,14 +72,9 @@ def train(setup: Setup, run: TrainingRun, state: TrainState) -> TrainState:
 
 
 def advance(run: TrainingRun, program: StepProgram, state: TrainState, rows: Rows, index: np.ndarray) -> TrainState:
-    """Takes the steps of some batches in one call of the program, without waiting for them.
+    """Takes the steps of some batches, which `feed.take` gives, in one call of the program, without waiting for them.
 
-    Args:
-      run: The run, which reads what the call reports.
-      program: The compiled program.
-      state: The state, whose memory is reused.
-      rows: What the batches are made of; see `train.mesh.feeds`.
-      index: The indices of their examples, `(steps, ..., B)`.
+    The state's memory is reused. The run reads what the call reports.
     """
     if not program.is_compiled(rows):
         with run.not_counted():

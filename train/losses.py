@@ -17,7 +17,7 @@ Measure = Callable[[jax.Array, jax.Array], Any]  # from logits and labels to a t
 
 
 def cross_entropy(logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smoothing: float = 0.0) -> Float[Array, "*B"]:
-    """Returns −Σ_c target_c log softmax(logits)_c in nats; the label's target is 1 − smoothing + smoothing/C."""
+    """Computes −Σ_c target_c log softmax(logits)_c in nats; the label's target is 1 − smoothing + smoothing/C."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     if not smoothing:
         return losses
@@ -26,7 +26,7 @@ def cross_entropy(logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smooth
 
 
 def in_top(logits: Float[Array, "*B C"], labels: Int[Array, "*B"], k: int) -> Float[Array, "*B"]:
-    """Returns 1 where the label is among the k highest logits, else 0. Of equal logits, the first classes count."""
+    """Marks with 1 where the label is among the k highest logits, else 0. Of equal logits, the first classes count."""
     _, best = jax.lax.top_k(logits, min(k, logits.shape[-1]))
     return jnp.any(best == labels[..., None], axis=-1).astype(jnp.float32)
 
@@ -34,25 +34,25 @@ def in_top(logits: Float[Array, "*B C"], labels: Int[Array, "*B"], k: int) -> Fl
 def in_nats(
     logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smoothing: float = 0.0
 ) -> dict[str, Float[Array, "*B"]]:
-    """Returns only the `loss` of each prediction, in nats."""
+    """Measures only the `loss` of each prediction, in nats."""
     return {"loss": cross_entropy(logits, labels, smoothing)}
 
 
 def of_classes(
     logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smoothing: float = 0.0
 ) -> dict[str, Float[Array, "*B"]]:
-    """Returns the `loss` in nats and the `accuracy` of each prediction."""
+    """Measures the `loss` in nats and the `accuracy` of each prediction."""
     return in_nats(logits, labels, smoothing) | {"accuracy": in_top(logits, labels, 1)}
 
 
 def of_tokens(measure: Measure, output: Output, labels: Int[Array, "B T"], chunk: int) -> Any:
-    """Returns `measure(logits, labels)`, holding the logits of only `chunk` tokens of each sequence at a time.
+    """Measures `measure(logits, labels)`, holding the logits of only `chunk` tokens of each sequence at a time.
 
     The backward pass computes the logits again. A chunk has tokens of all sequences, so the batch stays split over
     devices.
 
     Args:
-      measure: Takes `(B, c, V)` and `(B, c)`, and returns a tree of `(B, c)`.
+      measure: Takes `(B, c, V)` and `(B, c)`, and gives a tree of `(B, c)`.
       output: The output of the model.
       labels: A class for each token.
       chunk: Tokens of each sequence; 0 is all, with no logits computed twice.
@@ -63,7 +63,7 @@ def of_tokens(measure: Measure, output: Output, labels: Int[Array, "B T"], chunk
     chunk = min(chunk, length)
 
     def pieces(x: jax.Array) -> jax.Array:
-        """Returns the chunks as `(n, B, c, ...)`, the last padded with zeros."""
+        """Cuts into chunks `(n, B, c, ...)`, the last padded with zeros."""
         x = jnp.pad(x, ((0, 0), (0, -length % chunk)) + ((0, 0),) * (x.ndim - 2))
         return jnp.moveaxis(x.reshape(len(x), -1, chunk, *x.shape[2:]), 1, 0)
 

@@ -7,12 +7,12 @@ python -m train.main --dry-run --config=configs/gpt_wikitext103.py --config.mesh
 """
 
 import argparse
-import functools
+import contextlib
 import logging
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attention.errors import UsageError
@@ -80,12 +80,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def continuing(arguments: Sequence[str], place: str) -> str:
-    """Says what a user types to continue this run.
-
-    Args:
-      arguments: Those of this process.
-      place: The flag of the work directory that the program chose; '' if it was given.
-    """
+    """Says what a user types to continue; `place` is the flag of a folder that the program chose, else empty."""
     import jax
 
     if command := os.environ.get(console.COMMAND):
@@ -109,25 +104,25 @@ def dry_run(arguments: Sequence[str]) -> None:
         raise UsageError("--dry-run writes nothing; leave out --workdir.")
     from attention.mesh import compiled_for
     from train import loading
-    from train.dry_run import dry, fitting, topology
+    from train.config.schema import Config
+    from train.dry_run import dry, topology
 
     if flags.config == LIST:
         raise UsageError("--config=list prints the configs; leave out --dry-run.")
-    config, _ = loading.resolve(flags.config, overrides)
+
+    def load(more: Mapping[str, str]) -> Config:
+        return loading.resolve(flags.config, overrides | more)[0]
+
+    devices, config = None, load({})
     if flags.topology is None:
         dry.use_fake_devices(config.mesh, flags.devices)
-        _print(dry.DryRun.of(config).report())
-        return
-    if flags.devices:
+    elif flags.devices:
         raise UsageError("--topology says how many devices there are; leave out --devices.")
-    devices = topology.devices(flags.topology)
-    with compiled_for(devices[0]):
-        _print(fitting.report(lambda more: loading.resolve(flags.config, overrides | more)[0], devices))
-
-
-def _print(lines: Iterable[str]) -> None:
-    for line in lines:
-        print(terminal.filled(line), flush=True)
+    else:
+        devices = topology.devices(flags.topology)
+    with compiled_for(devices[0]) if devices else contextlib.nullcontext():
+        for line in dry.report(load, devices):
+            print(terminal.filled(line), flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -139,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from train.mesh import processes
 
     trains = not {"--dry-run", f"--config={LIST}"} & set(arguments)
-    return cli.run(functools.partial(run, arguments), processes.is_first, lasting=trains)
+    return cli.run(lambda: run(arguments), processes.is_first, lasting=trains)
 
 
 if __name__ == "__main__":

@@ -23,17 +23,11 @@ DECAYED = re.compile(r"(kernel|(?<!positions/)embedding)$")  # RoBERTa's learned
 
 @flax.struct.dataclass
 class Rates:
-    """What a compiled step takes of the schedule, so that one program serves every rate and length.
+    """What a compiled step takes of the schedule, so that one program serves every rate and length."""
 
-    Attributes:
-      peak: The highest learning rate.
-      warmup: The steps of the linear rise from 0.
-      total: The steps of the whole training.
-    """
-
-    peak: Float[ArrayLike, "*R"]
-    warmup: Int[ArrayLike, "*R"]
-    total: Int[ArrayLike, "*R"]
+    peak: Float[ArrayLike, "*R"]  # the highest learning rate
+    warmup: Int[ArrayLike, "*R"]  # the steps of the linear rise from 0
+    total: Int[ArrayLike, "*R"]  # the steps of the whole training
 
 
 def learning_rate(config: OptimizerConfig, rates: Rates, step: Int[ArrayLike, ""]) -> Float[jax.Array, ""]:
@@ -50,11 +44,6 @@ def learning_rate(config: OptimizerConfig, rates: Rates, step: Int[ArrayLike, ""
     return rates.peak * jnp.where(since < 0, jnp.float32(step) / first, after)
 
 
-def decay_mask(params: optax.Params) -> optax.Params:
-    """Marks the leaves that weight decay applies to, kernels and embeddings, with True."""
-    return matching(DECAYED, params)
-
-
 def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     """Chains clipping, the named optimizer and its weight decay; the learning rate multiplies what comes out.
 
@@ -68,7 +57,8 @@ def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
         "sgd": optax.trace(config.beta1) if config.beta1 else optax.identity(),
     }[config.name]
     clip = optax.clip_by_global_norm(config.clip) if config.clip else optax.identity()
-    decay = optax.add_decayed_weights(config.weight_decay, decay_mask) if config.weight_decay else optax.identity()
+    decayed = functools.partial(matching, DECAYED)
+    decay = optax.add_decayed_weights(config.weight_decay, decayed) if config.weight_decay else optax.identity()
     scale_and_decay = (scale, decay) if config.name in DECOUPLED else (decay, scale)
     rates = (_scaled(config.rates),) if config.rates else ()
     chain = optax.chain(clip, *scale_and_decay, *rates)

@@ -23,15 +23,7 @@ from train.tasks import Task
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What a training is made of.
-
-    Attributes:
-      config: The experiment.
-      task: The task, with its data.
-      timetable: When what is done.
-      replicas: The replicas, and the mesh that holds them.
-      step: The training step.
-    """
+    """What a training is made of: all that its config decides before there is a state."""
 
     config: Config
     task: Task
@@ -43,11 +35,7 @@ class Setup:
     def of(
         cls, config: Config, make_task: Callable[[Config], Task] = tasks.of, devices: list[jax.Device] | None = None
     ) -> "Setup":
-        """Makes the setup of a config on the devices, by default all of this machine.
-
-        Raises:
-          UsageError: the config or its data cannot be used, or the state cannot fit on the devices.
-        """
+        """Makes the setup of a config on the devices, by default all of this machine."""
         replicas = Replicas.of(config, sharding.make_mesh(config.mesh, devices))
         check_training(config, replicas)
         task = make_task(config)
@@ -55,13 +43,9 @@ class Setup:
         if replicas.front:
             task.check_stackable()
         setup = cls(config, task, Timetable.of(config, task.train_examples), replicas, Step.of(config, task.loss))
-        setup.check_patterns()
+        if config.optimizer.frozen or config.optimizer.rates:  # whose patterns may match no parameter
+            jax.eval_shape(setup.step.init, setup.shapes.params)
         return setup
-
-    def check_patterns(self) -> None:
-        """Refuses patterns of `optimizer.freeze` and `optimizer.rates` that match no parameter."""
-        if self.config.optimizer.frozen or self.config.optimizer.rates:
-            jax.eval_shape(self.step.init, self.shapes.params)
 
     def check_memory(self) -> None:
         """Refuses a state and batches that cannot fit on the devices; see `memory.check`."""
@@ -78,16 +62,12 @@ class Setup:
             return jax.eval_shape(lambda: self.step.init(self.task.init(jax.random.key(0))))
 
     def fresh(self, initial: Callable[[Params], tuple[Params, str]]) -> tuple[TrainState, str]:
-        """Makes the first state of all replicas, created with its sharding.
+        """Makes the first state of all replicas, created with its sharding, and a remark on it.
 
-        Args:
-          initial: Replaces one replica's initial parameters, and gives a remark on them, '' if it changes nothing.
-
-        Returns:
-          The state, and the remark.
+        `initial` replaces one replica's initial parameters, and gives the remark, '' if it changes nothing.
         """
         replicas = self.replicas
-        keys = replicas.arguments(lambda replica: jax.random.key(replicas.seed(replica)))
+        keys = replicas.arguments(lambda replica: jax.random.key(replicas.seeds[replica]))
         shardings = replicas.shardings(self.shapes)
         init = replicas.over(lambda key: self.step.init(self.task.init(key)), True)
         state = jax.jit(init, out_shardings=shardings)(keys)
@@ -117,7 +97,7 @@ def check_training(config: Config, replicas: Replicas) -> None:
 
 
 def check_context(config: Config, task: Task, mesh: jax.sharding.Mesh) -> None:
-    """Raises UsageError where the mesh splits sequences, and model or data cannot be split so."""
+    """Refuses a mesh that splits sequences where model or data cannot be split so."""
     if (count := sharding.context(mesh)) == 1:
         return
     if reason := config.model.why_whole():

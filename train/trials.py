@@ -72,11 +72,7 @@ class Asked:
         return cls(made, choice, flags.seeds, directory, flags.jobs)
 
     def before(self) -> TrialTable:
-        """Reads the cells that the table has beside those that are asked for.
-
-        Raises:
-          UsageError: they do not compare with what is asked for.
-        """
+        """Reads the cells that the table has beside those that are asked for, which must compare with these."""
         path = self.directory / cells.TABLE
         asked = {(cell.trial, cell.spec) for cell in self.cells}
         table = TrialTable.read(path) if path.is_file() else TrialTable({}, [], [])
@@ -87,18 +83,9 @@ class Asked:
                 check_alike(cell.trial, trials[cell.trial], {"settings": cell.settings(self.choice)})
         return TrialTable(trials, kept, table.made)
 
-    def table(self, reasons: Sequence[str], before: TrialTable) -> TrialTable:
-        """Makes the table of what has finished."""
-        pairs = zip(self.cells, reasons, strict=True)
-        return TrialTable.merged([before, *(cell.table(self.choice, self.seeds, reason) for cell, reason in pairs)])
-
 
 def run(flags: argparse.Namespace) -> int:
-    """Trains the cells that are left, and writes and prints the table; or merges tables.
-
-    Returns:
-      The exit code: 0 done or saved, 1 a run failed.
-    """
+    """Trains the cells that are left, and writes and prints the table; or merges tables. Gives 1 where a run failed."""
     if flags.merge:
         return _merge([*flags.merge, *map(Path, flags.specs)], flags.out)
     asked = Asked.of(flags)
@@ -112,7 +99,9 @@ def run(flags: argparse.Namespace) -> int:
         tried = {cell: scores for cell in possible if (scores := cell.tried(asked.choice))}
         rates = {cell: cells.best(scores) for cell, scores in tried.items() if not cells.all_diverged(scores)}
         outcomes |= _train(asked, examined, {cell: cell.tested(rate, asked.seeds) for cell, rate in rates.items()})
-    table, path = asked.table(examined.reasons, before), asked.directory / cells.TABLE
+    reasons, path = zip(asked.cells, examined.reasons, strict=True), asked.directory / cells.TABLE
+    ours = (cell.table(asked.choice, asked.seeds, reason) for cell, reason in reasons)  # of what has finished
+    table = TrialTable.merged([before, *ours])
     table.write(path)
     print(_beside(table).text())
     _write_page(path)

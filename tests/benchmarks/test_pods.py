@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import pods
 from train.dry_run import chips
-from train.mesh.refusals import TooLarge
+from train.mesh.compilation import TooLarge
 
 GB = 10**9
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from train import main
 
 TINY = {
     "model.depth": "1",
@@ -38,9 +39,16 @@ def arguments(workdir: Path | str, **changes: str) -> list[str]:
     ]
 
 
-@pytest.fixture
-def tiny():
-    return arguments
+# An epoch has five steps, so that one ends at 5, where there is no checkpoint.
+RESUMED = {"train__ema": 0.9, "data__mixup": 0.2, "train__accumulate": 2, "data__train_split": "train[:160]"}
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(tmp_path_factory):
+    """A run that was never stopped."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    assert main.main(arguments(workdir, **RESUMED)) == 0
+    return workdir
 
 
 @pytest.fixture

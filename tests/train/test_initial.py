@@ -15,8 +15,7 @@ from tests.train.conftest import arguments
 from train import loading, main
 from train.decode import trained
 from train.setup import Setup
-from train.start.another_run import AnotherRun
-from train.start.initial import Initial
+from train.start import AnotherRun, Initial
 
 DISTILLED = (
     r"Distilled in 40 steps; squared error relative to the output's square: block_0/attention ([\d.]+) -> ([\d.]+)."

@@ -15,7 +15,7 @@ from models.masked_lm import MaskedLM, MaskedLMConfig
 from train import loading
 from train.config.optimizer import OptimizerConfig
 from train.config.timetable import Timetable
-from train.optimizer import Rates, decay_mask, learning_rate, optimizer
+from train.optimizer import DECAYED, Rates, learning_rate, matching, optimizer
 from train.step import Step
 
 CONFIG = OptimizerConfig(
@@ -30,12 +30,7 @@ PARAMS = {
 def after_one_step(gradient=0.5, **changes):
     config = dataclasses.replace(CONFIG, **changes)
     transform = optimizer(config)
-    gradients = {
-        "block_0": {
-            "attention": {"query": {"kernel": jnp.full((2, 2, 1), gradient), "bias": jnp.full((2, 1), gradient)}}
-        },
-        "positions": {"table": jnp.full((1, 3, 2), gradient)},
-    }
+    gradients = jax.tree.map(lambda x: jnp.full_like(x, gradient), PARAMS)
     updates, _ = transform.update(gradients, transform.init(PARAMS), PARAMS)
     updates = jax.tree.map(lambda update: -config.learning_rate * float(update.ravel()[0]), updates)
     query = updates["block_0"]["attention"]["query"]
@@ -85,10 +80,10 @@ def test_a_warmup_longer_than_the_run_is_a_tenth_of_it(warmup, total, steps):
 
 
 def test_decay_is_on_kernels_only():
-    mask = decay_mask(PARAMS)
+    mask = matching(DECAYED, PARAMS)
     assert mask["block_0"]["attention"]["query"] == {"kernel": True, "bias": False}
     assert mask["positions"]["table"] is False
-    assert decay_mask({"align_kernel": 0, "align_bias": 0, "class_token": 0, "norm": {"scale": 0}}) == {
+    assert matching(DECAYED, {"align_kernel": 0, "align_bias": 0, "class_token": 0, "norm": {"scale": 0}}) == {
         "align_kernel": True,
         "align_bias": False,
         "class_token": False,
@@ -100,7 +95,7 @@ def test_of_robertas_tree_decay_takes_the_matrices_that_are_no_positions():
     size = {"depth": 1, "width": 8, "heads": 2, "mlp": 8, "positions": "learned"}
     model = MaskedLM(MaskedLMConfig(**configs.masked_language_modelling().model.to_dict() | size), 9, 5)
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 5), jnp.int32))["params"]
-    paths = jax.tree.leaves_with_path(decay_mask(params))
+    paths = jax.tree.leaves_with_path(matching(DECAYED, params))
     decayed = {jax.tree_util.keystr(path, simple=True, separator="/") for path, decays in paths if decays}
     layer = {f"attention/{name}" for name in ("query", "key", "value", "out")} | {"mlp/up", "mlp/down"}
     kernels = {f"block_0/{name}/kernel" for name in layer} | {"head/dense/kernel"}
@@ -149,49 +144,31 @@ def test_mistakes_are_one_sentence(change, message):
         dataclasses.replace(CONFIG, **change)
 
 
-def test_names_differ_from_one_another():
-    steps = {
-        name: after_one_step(name=name, beta1=0.9, gradient=0.2, weight_decay=0.1) for name in ("adamw", "lion", "sgd")
-    }
-    chex.assert_equal(len(set(steps.values())), 3)
+def test_frozen_parameters_have_no_moments_and_the_others_step_as_if_these_were_not_there():
+    free = dataclasses.replace(CONFIG, name="adamw", weight_decay=0.3, clip=0.1)
+    with_frozen, alone = optimizer(dataclasses.replace(free, freeze="attention/query")), optimizer(free)
+    numbers = [sum(leaf.size for leaf in jax.tree.leaves(one.init(PARAMS))) for one in (with_frozen, alone)]
+    assert numbers[1] - numbers[0] == 2 * (4 + 2)
+    rest = {"positions": PARAMS["positions"]}
+    updates, _ = with_frozen.update(jax.tree.map(jnp.ones_like, PARAMS), with_frozen.init(PARAMS), PARAMS)
+    expected, _ = alone.update(jax.tree.map(jnp.ones_like, rest), alone.init(rest), rest)
+    chex.assert_trees_all_equal(updates["positions"], expected["positions"])
 
 
-class TestFrozen:
-    FROZEN = {"freeze": "attention/query", "name": "adamw", "weight_decay": 0.3, "clip": 0.1}  # noqa: RUF012
+NONE = "'atention', which matches none of the 3 .*'block_0/attention/query/bias'"
 
-    def transform(self, **changes):
-        config = dataclasses.replace(CONFIG, **changes)
-        return optimizer(config)
 
-    def test_they_have_no_moments(self):
-        free = sum(leaf.size for leaf in jax.tree.leaves(self.transform(**self.FROZEN | {"freeze": ""}).init(PARAMS)))
-        frozen = sum(leaf.size for leaf in jax.tree.leaves(self.transform(**self.FROZEN).init(PARAMS)))
-        assert free - frozen == 2 * (4 + 2)
-
-    def test_the_others_step_as_if_these_were_not_there(self):
-        rest = {"positions": PARAMS["positions"]}
-        gradients = jax.tree.map(jnp.ones_like, PARAMS)
-        with_frozen, alone = self.transform(**self.FROZEN), self.transform(**self.FROZEN | {"freeze": ""})
-        updates, _ = with_frozen.update(gradients, with_frozen.init(PARAMS), PARAMS)
-        expected, _ = alone.update({"positions": gradients["positions"]}, alone.init(rest), rest)
-        chex.assert_trees_all_equal(updates["positions"], expected["positions"])
-
-    def test_without_patterns_the_state_is_todays(self):
-        state = self.transform(name="adamw", weight_decay=0.3, clip=1.0).init(PARAMS)
-        kinds = ["EmptyState", "ScaleByAdamState", "MaskedState"]
-        assert [type(part).__name__ for part in state][:3] == kinds[:3]
-        assert len(state) == 3
-
-    @pytest.mark.parametrize("field", [{"freeze": "atention"}, {"rates": (("atention", 0.5),)}])
-    def test_a_pattern_without_a_parameter_names_near_ones(self, field):
-        with pytest.raises(
-            UsageError, match=r"'atention', which matches none of the 3 .*'block_0/attention/query/bias'"
-        ):
-            self.transform(**field).init(PARAMS)
-
-    def test_something_is_left_to_train(self):
-        with pytest.raises(UsageError, match=r"freeze='.' matches all parameters"):
-            self.transform(freeze=".").init(PARAMS)
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ({"freeze": "atention"}, NONE),
+        ({"rates": (("atention", 0.5),)}, NONE),
+        ({"freeze": "."}, r"freeze='.' matches all parameters"),
+    ],
+)
+def test_patterns_match_some_parameters_and_leave_some_to_train(field, message):
+    with pytest.raises(UsageError, match=message):
+        optimizer(dataclasses.replace(CONFIG, **field)).init(PARAMS)
 
 
 def test_the_first_pattern_scales_the_rate():

@@ -13,7 +13,7 @@ import pytest
 
 from tests.sizes import once
 from tests.storm import assert_same
-from tests.train.conftest import arguments, faulty, record
+from tests.train.conftest import RESUMED, arguments, faulty, record
 from train import cli, evaluate, main
 from train.run import report
 from train.run.training import TrainingRun
@@ -21,16 +21,6 @@ from train.run.workdir import LOCK, claimed, read_config
 from train.setup import Setup
 
 pytestmark = pytest.mark.xdist_group(__name__)
-
-# An epoch has five steps, so that one ends at 5, where there is no checkpoint.
-OPTIONS = {"train__ema": 0.9, "data__mixup": 0.2, "train__accumulate": 2, "data__train_split": "train[:160]"}
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("whole") / "run"
-    assert main.main(arguments(workdir, **OPTIONS)) == 0
-    return workdir
 
 
 def said(capsys):
@@ -42,7 +32,7 @@ def said(capsys):
 @pytest.mark.parametrize("step", [1, 6, 11])
 def test_kill_9_and_again_is_bit_identical(uninterrupted, tmp_path, capsys, kill_9, step):
     """In `make test`, `test_storm.py` kills a run with the same options."""
-    command = arguments(tmp_path / "run", **OPTIONS)
+    command = arguments(tmp_path / "run", **RESUMED)
     kill_9(step, *command)
     assert not (tmp_path / "run" / "result.json").exists()
     assert main.main(command) == 0
@@ -50,27 +40,23 @@ def test_kill_9_and_again_is_bit_identical(uninterrupted, tmp_path, capsys, kill
     assert_same(tmp_path / "run", uninterrupted)
 
 
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
-    """A run whose whole process group, with a worker that prepares data, was asked to stop; and what it printed."""
-    workdir = tmp_path_factory.mktemp("stopped") / "run"
-    return workdir, faulty("5 group:SIGTERM", *arguments(workdir, **OPTIONS, data__workers=1), start_new_session=True)
-
-
-def test_sigterm_saves_and_exits_cleanly_then_continues(uninterrupted, stopped, tmp_path, capsys):
-    before, process = stopped
-    workdir = shutil.copytree(before, tmp_path / "run")
+def test_sigterm_saves_and_exits_cleanly_then_continues(uninterrupted, tmp_path, capsys):
+    """The whole process group gets it, with a worker that prepares data."""
+    workdir = tmp_path / "run"
+    process = faulty("5 group:SIGTERM", *arguments(workdir, **RESUMED, data__workers=1), start_new_session=True)
     assert process.returncode == 0, process.stderr
     (step,) = re.findall(r"Stopped after step (\d+) and saved", process.stdout)
+    assert process.stdout.splitlines()[-1] == "The same command continues."
+    assert "Worker process" not in process.stderr  # the signal left the data's worker alone
     assert (workdir / "checkpoints" / step).is_dir()
-    assert main.main(arguments(workdir, **OPTIONS)) == 0
+    assert main.main(arguments(workdir, **RESUMED)) == 0
     assert f"Continuing after step {step} " in said(capsys)
     assert_same(workdir, uninterrupted)
 
 
 @pytest.mark.more
 def test_without_a_workdir_ctrl_c_prints_the_command_that_continues(uninterrupted, tmp_path, monkeypatch, capsys):
-    given = [flag for flag in arguments("", **OPTIONS) if not flag.startswith("--workdir")]
+    given = [flag for flag in arguments("", **RESUMED) if not flag.startswith("--workdir")]
     process = faulty("5 SIGINT", *given, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     stopped, again = process.stdout.splitlines()[-2:]
@@ -85,21 +71,10 @@ def test_without_a_workdir_ctrl_c_prints_the_command_that_continues(uninterrupte
     assert_same(workdir, uninterrupted)
 
 
-def test_with_a_workdir_the_same_command_continues(stopped):
-    _, process = stopped
-    assert process.stdout.splitlines()[-1] == "The same command continues."
-
-
 def test_of_several_processes_the_command_that_started_them_is_not_guessed(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     expected = "The same command with '--workdir=runs/a b' continues."
     assert main.continuing(["--config=a.py"], "--workdir=runs/a b") == expected
-
-
-def test_a_signal_to_the_whole_job_leaves_its_data_workers_alone(stopped):
-    _, process = stopped
-    assert "Stopped after step" in process.stdout
-    assert "Worker process" not in process.stderr
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(uninterrupted, tmp_path, capsys):
@@ -108,7 +83,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(uninterrupted, tmp_path, cap
     for file in (workdir / "checkpoints" / "12" / "state").rglob("*"):
         if file.is_file() and file.stat().st_size > 1000:
             file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    assert main.main(arguments(workdir, **OPTIONS)) == 0
+    assert main.main(arguments(workdir, **RESUMED)) == 0
     printed = said(capsys)
     assert "Checkpoint 12 is damaged" in printed
     assert "Continuing after step 10" in printed
@@ -127,7 +102,7 @@ def test_when_all_checkpoints_are_damaged_nothing_is_overwritten(uninterrupted, 
     for file in (workdir / "checkpoints").rglob("manifest.ocdbt"):
         file.write_bytes(b"")
     before = changed_at(workdir)
-    assert main.main(arguments(workdir, **OPTIONS)) == 2
+    assert main.main(arguments(workdir, **RESUMED)) == 2
     assert "None of the checkpoints" in capsys.readouterr().err
     assert changed_at(workdir) == before
 
@@ -144,7 +119,7 @@ def test_best_is_the_last_highest_validation_accuracy_and_is_kept(uninterrupted)
 @pytest.mark.more
 def test_an_epochs_line_averages_all_of_its_steps(uninterrupted, tmp_path):
     workdir = tmp_path / "run"
-    assert main.main(arguments(workdir, **OPTIONS, train__log_every="1 step")) == 0
+    assert main.main(arguments(workdir, **RESUMED, train__log_every="1 step")) == 0
     steps = {line["step"]: line["loss"] for line in record(workdir) if line["split"] == "train"}
     epochs = [line for line in record(workdir) if line["split"] == "epoch"]
     assert epochs == [line for line in record(uninterrupted) if line["split"] == "epoch"]
@@ -159,14 +134,14 @@ def test_an_epochs_line_averages_all_of_its_steps(uninterrupted, tmp_path):
 def test_a_second_run_in_the_same_folder_is_refused(uninterrupted, capsys):
     before = (uninterrupted / "config.json").read_text()
     with claimed(uninterrupted, read_config(uninterrupted), {}):
-        longer = arguments(uninterrupted, **OPTIONS | {"train__length": "14 steps"})
+        longer = arguments(uninterrupted, **RESUMED | {"train__length": "14 steps"})
         assert main.main(longer) == 2
     assert (uninterrupted / "config.json").read_text() == before
     assert "Another process is training in" in capsys.readouterr().err
 
 
 def test_a_length_below_what_was_trained_is_refused(uninterrupted, capsys):
-    shorter, before = OPTIONS | {"train__length": "3 steps"}, changed_at(uninterrupted)
+    shorter, before = RESUMED | {"train__length": "3 steps"}, changed_at(uninterrupted)
     assert main.main(arguments(uninterrupted, **shorter)) == 2
     assert "has been trained for 12 steps, but train.length is 3 steps" in capsys.readouterr().err
     assert changed_at(uninterrupted) == before
@@ -176,12 +151,12 @@ def test_a_length_below_what_was_trained_is_refused(uninterrupted, capsys):
 def test_a_finished_run_again_changes_no_number(uninterrupted, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(uninterrupted, workdir)
-    assert main.main(arguments(workdir, **OPTIONS)) == 0
+    assert main.main(arguments(workdir, **RESUMED)) == 0
     assert_same(workdir, uninterrupted)
 
 
 def test_another_config_is_refused_naming_the_fields(uninterrupted, capsys):
-    changed = OPTIONS | {"model__width": 32, "seed": 3, "train__length": "20 steps"}
+    changed = RESUMED | {"model__width": 32, "seed": 3, "train__length": "20 steps"}
     assert main.main(arguments(uninterrupted, **changed)) == 2
     printed = capsys.readouterr().err
     assert "model.width was 16 and is now 32; seed was 0 and is now 3" in printed
@@ -228,7 +203,7 @@ def test_evaluate_tells_of_mistakes(uninterrupted, tmp_path, capsys):
 def test_a_longer_run_continues_a_finished_one(uninterrupted, tmp_path, capsys):
     workdir = tmp_path / "run"
     shutil.copytree(uninterrupted, workdir)
-    assert main.main(arguments(workdir, **OPTIONS | {"train__length": "14 steps"})) == 0
+    assert main.main(arguments(workdir, **RESUMED | {"train__length": "14 steps"})) == 0
     assert "Continuing after step 12" in said(capsys)
     lines = record(workdir)
     assert [line["step"] for line in lines if line["split"] == "test"] == [14]
@@ -272,7 +247,7 @@ def test_a_signal_during_the_report_ends_the_program(uninterrupted, tmp_path, mo
     shutil.copytree(uninterrupted, tmp_path / "run")
     before, met = signal.getsignal(signal.SIGTERM), []
     monkeypatch.setattr(report, "write", lambda *_: met.append(signal.getsignal(signal.SIGTERM)))
-    assert main.main(arguments(tmp_path / "run", **OPTIONS)) == 0
+    assert main.main(arguments(tmp_path / "run", **RESUMED)) == 0
     assert met == [before]
 
 

@@ -35,10 +35,10 @@ def run(
     lasting: bool = False,
     verbatim: bool = False,
 ) -> int:
-    """Runs a program, reports its mistake once if it makes one, and returns the exit code.
+    """Runs a program, reports its mistake once if it makes one, and gives the exit code.
 
     Args:
-      program: The program, which may return an exit code of its own.
+      program: The program, which may give an exit code of its own.
       speaks: Says whether this process reports the mistake, where several processes make the same one.
       lasting: Whether its work is more than what it prints, so that it goes on where that cannot be written.
       verbatim: Whether it prints texts of models; see `terminal.screens`.
@@ -78,13 +78,10 @@ def flag(*names: str, **options: Any) -> Callable[["Parser"], Any]:
 def program(
     doc: str, *flags: Callable[["Parser"], Any], lasting: bool = False, verbatim: bool = False
 ) -> Callable[[Callable[[argparse.Namespace], int | None]], Callable[..., int]]:
-    """Turns a function of flags into the `main` of a program, which reads them and returns the exit code.
+    """Turns a function of flags into the `main` of a program, which reads them and gives the exit code.
 
-    Args:
-      doc: The docstring of the program's module; see `Parser`.
-      flags: What adds the flags to the parser, such as `flag` and `OVERRIDES`; `main.parser()` returns the parser.
-      lasting: See `run`.
-      verbatim: See `run`.
+    `main.parser()` makes the parser, from the docstring of the program's module and from what adds the flags, such as
+    `flag` and `OVERRIDES`. See `run` for the rest.
     """
 
     def parser() -> Parser:
@@ -119,7 +116,7 @@ def signals_handled(handle: Callable[[int, Mapping[int, Any]], None]) -> Iterato
 
 
 def mistake(sentence: str) -> int:
-    """Reports a user's mistake and returns its exit code."""
+    """Reports a user's mistake and gives its exit code."""
     print(terminal.styled("error:", terminal.RED, sys.stderr), visible(sentence), file=sys.stderr, flush=True)
     return MISTAKE
 
@@ -189,10 +186,6 @@ class Parser(argparse.ArgumentParser):
       doc: The docstring of the program's module. Paragraphs of `python -m ...` lines are the examples, of which the
         first names the program; the other paragraphs explain it.
       program: How the program is started, where no example says so.
-
-    Attributes:
-      sections: The rows of the help by section; a row is what to write, and the explanation.
-      kinds: The parser of each subcommand.
     """
 
     def __init__(self, doc: str, program: str = ""):
@@ -232,7 +225,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(f"{OVERRIDE}FIELD", help=text, default=argparse.SUPPRESS)
 
     def add_kind(self, name: str, text: str) -> "Parser":
-        """Adds a subcommand and returns its parser."""
+        """Adds a subcommand and gives its parser."""
         if not self.kinds:
             text_of_all = "KIND --help says more"
             self.add_argument("kind", metavar="KIND", choices=self.kinds, section="Kinds", help=text_of_all)
@@ -241,11 +234,7 @@ class Parser(argparse.ArgumentParser):
         return self.kinds[name]
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:
-        """Reads the flags, which come in any order, with `overrides` and, as they were given, `arguments`.
-
-        Raises:
-          UsageError: a flag is unknown, missing, given twice or has no value, or a value is not valid.
-        """
+        """Reads the flags, which come in any order, with `overrides` and, as they were given, `arguments`."""
         given = list(sys.argv[1:] if args is None else args)
         for argument in given:
             if not argument.isprintable() and _NO_TEXT.search(argument):

@@ -52,7 +52,7 @@ def _reason(error: OSError) -> str:
 
 
 def read_record(workdir: Path) -> list[dict[str, Any]]:
-    """Reads the lines of a work directory's record, in order; raises UsageError where it is missing or damaged."""
+    """Reads the lines of a work directory's record, in order; refuses one that is missing or damaged."""
     path, remedy = workdir / "metrics.jsonl", "put the file back as it was, or choose another --workdir"
     record = []
     for number, text in enumerate(read_text(path, "give the --workdir of a run").splitlines(), 1):
@@ -86,7 +86,7 @@ def obstacle(path: Path) -> str:
 
 
 def check_place(path: Path) -> None:
-    """Raises UsageError where a file would go through a link or into a device, or take its place."""
+    """Refuses a file that would go through a link or into a device, or take its place."""
     if what := obstacle(path):
         raise UsageError(f"{path} is {what}, where a file cannot be put; give another name, or remove it.")
 
@@ -99,10 +99,7 @@ def write_json(path: Path, value: Any) -> None:
 def write_text(path: Path, text: str) -> None:
     """Writes a file atomically, so that it is complete or unchanged even if the process or the power fails.
 
-    Paths in the text that are not in UTF-8 are shown as `printable` shows them.
-
-    Raises:
-      UsageError: see `check_place`.
+    Paths in the text that are not in UTF-8 are shown as `printable` shows them. See `check_place`.
     """
     check_place(path)
     temporary = path.with_name(path.name + TEMPORARY)

@@ -22,13 +22,8 @@ _WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
 class Outlet(io.FileIO):
     """The file of a standard stream, given up at its first error: from then on it takes everything and writes nothing.
 
-    Args:
-      descriptor: The number of the file.
-      lasting: Whether the program goes on without it. Else a reader that has gone, such as `head`, ends the program as
-        SIGPIPE would, and any other error does so as a `UsageError`.
-
-    Attributes:
-      error: Why it was given up; None before.
+    If the program is not `lasting`, a reader that has gone, such as `head`, ends it as SIGPIPE would, and any other
+    error does so as a `UsageError`. The `error` at which the file was given up is None before.
     """
 
     def __init__(self, descriptor: int, lasting: bool):
@@ -42,26 +37,20 @@ class Outlet(io.FileIO):
                 return super().write(data)
             except OSError as error:
                 self.error = error
+                if isinstance(error, BrokenPipeError) and not self.lasting:
+                    raise SystemExit(UNREAD) from error
                 if not self.lasting:
-                    raise _ending(error) from error
+                    raise UsageError(
+                        f"The standard output cannot be written ({error.strerror}); free space there, or send it "
+                        "elsewhere."
+                    ) from error
         return memoryview(data).nbytes
-
-
-def _ending(error: OSError) -> BaseException:
-    if isinstance(error, BrokenPipeError):
-        return SystemExit(UNREAD)
-    return UsageError(
-        f"The standard output cannot be written ({error.strerror}); free space there, or send it elsewhere."
-    )
 
 
 class Screen(io.TextIOWrapper):
     """A standard stream that shows what would steer a terminal as escapes.
 
-    Args:
-      stream: The stream as Python opened it.
-      lasting: See `Outlet`.
-      verbatim: Whether texts go as they are to what is no terminal.
+    If it is `verbatim`, texts go as they are to what is no terminal. See `Outlet` for `lasting`.
     """
 
     def __init__(self, stream: io.TextIOWrapper, lasting: bool, verbatim: bool):
@@ -91,9 +80,8 @@ class Screen(io.TextIOWrapper):
 def screens(lasting: bool, verbatim: bool) -> Iterator[None]:
     """Makes stdout and stderr a `Screen` each, closed ones too; what stands in for them, as in a notebook, stays.
 
-    Args:
-      lasting: Whether the program goes on where stdout cannot be written; without stderr it always does.
-      verbatim: Whether stdout is a text that was asked for, to be kept as it is.
+    A `lasting` program goes on where stdout cannot be written, and without stderr every one does. If stdout is
+    `verbatim`, it is a text that was asked for, to be kept as it is.
     """
     _take_standard_descriptors()
     with contextlib.ExitStack() as kept:

@@ -21,11 +21,7 @@ class Duration:
 
     @classmethod
     def parse(cls, text: str, path: str) -> "Duration":
-        """Reads `text`; `path` names the config field in the error.
-
-        Raises:
-          UsageError: the text has no number, or no known unit.
-        """
+        """Reads `text`; `path` names the config field in the error."""
         match = _PATTERN.fullmatch(text) if isinstance(text, str) and len(text) < LENGTH else None
         if not match:
             raise UsageError(

@@ -154,15 +154,7 @@ class MeshConfig(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class Config(Checked):
-    """A whole experiment.
-
-    Attributes:
-      model: The model's section, of the dataclass of that model.
-      data: The data's section, of the dataclass of the task.
-      optimizer: How parameters are updated.
-      train: How the loop runs.
-      mesh: How many devices split the batch, the parameters, the heads and the tokens.
-    """
+    """A whole experiment; the sections `model` and `data` are of the dataclasses of that model and of the task."""
 
     task: str = field("", "What is learned, a name of `train.tasks.TASKS`.")
     seed: Seed = field(0, "Of initial values, data order, augmentation and dropout.", sweep="--seeds")

@@ -51,10 +51,6 @@ class Timetable:
         """Tells whether a checkpoint is written after a step."""
         return self._due(self.checkpoint_every, step)
 
-    def pauses(self, step: int) -> bool:
-        """Tells whether validation data are measured or a checkpoint is written after a step."""
-        return self.evaluates(step) or self.saves(step)
-
     def edge(self, step: int) -> int:
         """Finds the next step after which anything of this is done, or an epoch ends."""
         every = (self.log_every, self.eval_every, self.checkpoint_every, self.epoch)

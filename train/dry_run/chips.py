@@ -13,22 +13,14 @@ class Chip:
 
     Google's are those of docs.cloud.google.com/tpu/docs/v4, v5e, v5p and v6e, read in 2026; half of a bidirectional
     figure is what a chip sends. NVIDIA's are those of the H100 SXM data sheet and of the DGX H100 user guide.
-
-    Attributes:
-      kind: What JAX calls it.
-      memory: Bytes of its memory.
-      flops: Operations of dense products a second in bfloat16, at best.
-      bandwidth: Bytes of its memory read or written a second, at best.
-      links: Bytes a second that it sends to chips of its slice or machine, over all of its links together.
-      network: Bytes a second that it sends to other slices or machines; 0 where it is not published.
     """
 
-    kind: str
-    memory: int
-    flops: float
-    bandwidth: float
-    links: float
-    network: float
+    kind: str  # what JAX calls it
+    memory: int  # bytes
+    flops: float  # operations of dense products a second in bfloat16, at best
+    bandwidth: float  # bytes of its memory read or written a second, at best
+    links: float  # bytes a second that it sends to chips of its slice or machine, over all of its links together
+    network: float  # bytes a second that it sends to other slices or machines; 0 where it is not published
 
 
 CHIPS = {
@@ -42,7 +34,7 @@ TPUS = tuple(name for name in CHIPS if name != "h100")
 
 
 def of(device: jax.Device) -> Chip | None:
-    """Returns the chip of a device, None for one that is not in the table."""
+    """Finds the chip of a device; None for one that is not in the table."""
     return next((chip for chip in CHIPS.values() if chip.kind == device.device_kind), None)
 
 

@@ -24,34 +24,27 @@ _LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A collective of a compiled program.
+    """A collective of a compiled program."""
 
-    Attributes:
-      kind: Its name in HLO, such as `all-reduce`.
-      size: The bytes of its result on a device.
-      groups: The devices that take part together, `(groups, devices)`; of all where the program names none.
-      times: How often it runs in a step, by the trip counts that the compiler knows.
-    """
-
-    kind: str
-    size: int
-    groups: np.ndarray
-    times: int
+    kind: str  # in HLO, such as `all-reduce`
+    size: int  # the bytes of its result on a device
+    groups: np.ndarray  # the devices that take part together, `(groups, devices)`; all where the program names none
+    times: int  # that it runs in a step, by the trip counts that the compiler knows
 
     @property
     def sent(self) -> float:
-        """Returns the bytes that a device has to send in a step, at least: those of a ring over its group."""
+        """Counts the bytes that a device has to send in a step, at least: those of a ring over its group."""
         n = self.groups.shape[1] if self.groups.size else 2
         share = {"all-reduce": 2 * (n - 1) / n, "reduce-scatter": n - 1, "collective-permute": 1}
         return self.times * self.size * share.get(self.kind, (n - 1) / n)
 
     def crosses(self, place: Sequence[int]) -> bool:
-        """Returns whether a group reaches over several places, such as slices; `place` has that of each device."""
+        """Tells whether a group reaches over several places, such as slices; `place` has that of each device."""
         return any(len({place[device] for device in group}) > 1 for group in self.groups)
 
 
 def of(text: str, count: int) -> list[Collective]:
-    """Returns the collectives of an optimised program's HLO text for `count` devices."""
+    """Finds the collectives of an optimised program's HLO text for `count` devices."""
     found = (_collective(line, count, times) for line, times in lines_of(text))
     return [collective for collective in found if collective]
 
@@ -70,7 +63,7 @@ def lines_of(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _times(lines: dict[str, list[str]], entry: str) -> dict[str, int]:
-    """Returns how often each computation runs in a step; a loop of unknown length counts once."""
+    """Counts how often each computation runs in a step; a loop of unknown length counts once."""
     times: dict[str, int] = defaultdict(int)
 
     def visit(name: str, count: int) -> None:
@@ -86,7 +79,7 @@ def _times(lines: dict[str, list[str]], entry: str) -> dict[str, int]:
 
 
 def _trips(line: str, lines: dict[str, list[str]]) -> int:
-    """Returns how often a loop runs: what the compiler notes, or the bound that its condition compares with."""
+    """Counts how often a loop runs: what the compiler notes, or the bound that its condition compares with."""
     if known := _TRIPS.search(line):
         return int(known[1])
     condition = "\n".join(lines.get(re.search(r"condition=%?([\w.\-]+)", line)[1], ()))
@@ -103,7 +96,8 @@ def _collective(line: str, count: int, times: int) -> Collective | None:
     if started:  # a start gives its operand too, and a permutation's its semaphores
         arrays = [result for result in results if result[0] in BYTES]
         results = arrays[len(arrays) // 2 :] if kind != "collective-permute" else arrays[1:2]
-    return Collective(kind, sum(_bytes(*result) for result in results), _groups(line, count), times)
+    size = sum(BYTES.get(dtype, 0) * math.prod(map(int, filter(None, shape.split(",")))) for dtype, shape in results)
+    return Collective(kind, size, _groups(line, count), times)
 
 
 def _groups(line: str, count: int) -> np.ndarray:
@@ -115,10 +109,6 @@ def _groups(line: str, count: int) -> np.ndarray:
     if listed := _LISTED.search(line):
         return np.array([[int(n) for n in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", listed[1])])
     return np.arange(count)[None]
-
-
-def _bytes(dtype: str, shape: str) -> int:
-    return BYTES.get(dtype, 0) * math.prod(map(int, filter(None, shape.split(","))))
 
 
 def lines(text: str, devices: Sequence[jax.Device]) -> Iterator[str]:

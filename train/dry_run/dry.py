@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -16,22 +16,22 @@ from attention.mesh import described
 from train import cli, tasks
 from train.config.schema import Config, MeshConfig
 from train.dry_run import chips, collectives
-from train.mesh import feeds, memory, refusals
+from train.mesh import compilation, feeds, memory
 from train.mesh.sharding import batch_sharding
 from train.run.report import outline
 from train.setup import Setup
-from train.start.initial import Initial
+from train.start import Initial
 from train.state import TrainState
 from train.step import Batch
 from train.tasks import Task
+
+LOSS_CHUNK = "128"  # tokens, of a remedy
 
 
 def use_fake_devices(mesh: MeshConfig, devices: int | None) -> None:
     """Makes JAX run on fake devices of this machine's CPU; must be called before JAX looks for devices.
 
-    Args:
-      mesh: Gives the number where `devices` does not; an axis of -1 then has one device.
-      devices: The number of devices, or None.
+    The mesh gives their number where `devices` does not; an axis of -1 then has one device.
     """
     count = devices or math.prod(size for size in dataclasses.astuple(mesh) if size > 0)
     if count > cli.MOST:
@@ -42,25 +42,15 @@ def use_fake_devices(mesh: MeshConfig, devices: int | None) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class DryRun:
-    """A training step as shapes, with nothing on a device.
+    """A training step as shapes with shardings, and nothing on a device."""
 
-    Attributes:
-      setup: The setup, whose task has blank data.
-      state: The shapes of all replicas' state, with shardings.
-      batch: The shapes of the largest batch of one step, with shardings.
-    """
-
-    setup: Setup
-    state: TrainState
-    batch: Batch
+    setup: Setup  # whose task has blank data
+    state: TrainState  # of all replicas
+    batch: Batch  # the largest of one step
 
     @classmethod
     def of(cls, config: Config, devices: list[jax.Device] | None = None) -> "DryRun":
-        """Makes the dry run of a config, which must state all sizes, on this machine's or on described devices.
-
-        Raises:
-          UsageError: a run would raise it, or a size is not stated.
-        """
+        """Makes the dry run of a config, which must state all sizes, on this machine's or on described devices."""
         setup = Setup.of(config, blank_task, devices)
         Initial.of(setup)  # whose mistakes a run would meet
         return cls(setup, setup.replicas.abstract(setup.shapes), batch_of(setup))
@@ -72,23 +62,18 @@ class DryRun:
             return setup.program(feed).lower(self.state, self.batch)
 
     def compile(self) -> Any:
-        """Compiles the step; kernels that `auto` chose and the compiler refuses are left out, and a line says so.
-
-        Raises:
-          TooLarge: the step does not fit on a described device.
-          UsageError: the compiler refuses a kernel that the config names, or this machine has too little memory.
-        """
+        """Compiles the step, as `compilation.compiled` does; raises TooLarge where it does not fit on its device."""
         chip, given = chips.of(self.device), memory.bytes_a_device((self.state, self.batch))
         if described():
             memory.check_compiling()
         if chip and given > chip.memory:
-            raise refusals.TooLarge(given, chip.memory)
+            raise compilation.TooLarge(given, chip.memory)
         try:
-            compiled = refusals.compiled(self.lower)
-        except refusals.TooLarge as error:
-            raise refusals.TooLarge(error.used + (given if error.more else 0), error.limit) from error
+            compiled = compilation.compiled(self.lower)
+        except compilation.TooLarge as error:
+            raise compilation.TooLarge(error.used + (given if error.more else 0), error.limit) from error
         if chip and (taken := sum(self.memory(compiled).values())) > chip.memory:
-            raise refusals.TooLarge(taken, chip.memory)
+            raise compilation.TooLarge(taken, chip.memory)
         return compiled
 
     @property
@@ -97,7 +82,7 @@ class DryRun:
         return self.setup.replicas.mesh.devices.flat[0]
 
     def memory(self, compiled: Any) -> dict[str, int]:
-        """Returns the bytes that a step takes on a device, by what; those of state and batch are exact."""
+        """Counts the bytes that a step takes on a device, by what; those of state and batch are exact."""
         plan = compiled.memory_analysis()
         fresh = plan.output_size_in_bytes - plan.alias_size_in_bytes  # outputs that do not reuse the old state's memory
         return memory.parts(self.state) | {
@@ -106,7 +91,7 @@ class DryRun:
         }
 
     def report(self) -> Iterator[str]:
-        """Compiles the step, and yields lines about its work and memory; see `compile` for what it raises."""
+        """Compiles the step, and yields lines about its work and memory."""
         setup, task = self.setup, self.setup.task
         yield from outline("Dry run of", setup, self.state, fake="described " if described() else "fake ")
         started = time.monotonic()
@@ -130,7 +115,7 @@ class DryRun:
 
 
 def blank_task(config: Config) -> Task:
-    """Returns the task of a config with a blank example in place of data, and with random weights."""
+    """Makes the task of a config with a blank example in place of data, and with random weights."""
     if config.model.pretrained:  # weights have the shapes of random ones
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, pretrained=""))
     small = dataclasses.replace(config.data, batch_size=1, eval_batch_size=1, workers=0)
@@ -138,7 +123,7 @@ def blank_task(config: Config) -> Task:
 
 
 def batch_of(setup: Setup) -> Batch:
-    """Returns the shapes of a batch of all replicas, from the blank task's batch of one example."""
+    """Finds the shapes of a batch of all replicas, from the blank task's batch of one example."""
     replicas, size = setup.replicas, setup.config.data.batch_size
     with contextlib.closing(setup.task.train_batches(0, 1)) as batches:
         example = next(batches)
@@ -146,3 +131,57 @@ def batch_of(setup: Setup) -> Batch:
     split = functools.partial(batch_sharding, replicas.mesh, P(None, *replicas.front_spec, replicas.batch_axes))
     held = {name: jax.dtypes.canonicalize_dtype(x.dtype) for name, x in example.items()}  # int64 is int32 on devices
     return {name: jax.ShapeDtypeStruct(shape, held[name], sharding=split(shape)) for name, shape in shapes.items()}
+
+
+def report(load: Callable[[dict[str, str]], Config], devices: list[jax.Device] | None) -> Iterator[str]:
+    """Yields the lines of a dry run, or of what was tried where the step does not fit, which ends in a UsageError.
+
+    `load` makes the config with further overrides. The devices are described ones, or None for this machine's.
+    """
+    run = DryRun.of(load({}), devices)
+    try:
+        yield from run.report()
+        return
+    except compilation.TooLarge as error:
+        needed = error
+    yield f"It does not fit: {needed}"
+    needs = f"A step needs {memory.scaled(needed.used, 'B')} of a device's {memory.scaled(needed.limit, 'B')}"
+    alone = remedies(run)
+    together = {field: text for remedy in alone for field, text in remedy.items()}
+    for remedy in [*alone, *([together] if len(alone) > 1 else [])]:
+        words = " ".join(f"--config.{field}={text}" for field, text in remedy.items())
+        size, fits = _tried(load, remedy, devices)
+        if not size:
+            continue
+        yield f"Tried {words}: {memory.scaled(size, 'B')}"
+        if fits:
+            raise UsageError(f"{needs}; with {words} it needs {memory.scaled(size, 'B')}.")
+    raise UsageError(f"{needs}, and nothing that was tried makes it fit; use more devices.")
+
+
+def remedies(run: DryRun) -> list[dict[str, str]]:
+    """Lists the overrides that save memory and that the config does not have yet, what costs least time first."""
+    config, mesh = run.setup.config, run.setup.replicas.mesh
+    over_batch = mesh.shape["data"] * mesh.shape["fsdp"]
+    examples = config.data.batch_size // over_batch
+    all_of_them = (
+        (mesh.shape["data"] > 1, {"mesh.data": "1", "mesh.fsdp": str(over_batch)}),
+        (not config.train.loss_chunk, {"train.loss_chunk": LOSS_CHUNK}),
+        (getattr(config.model, "remat", "block") != "block", {"model.remat": "block"}),
+        (not getattr(config.model, "scan", True), {"model.scan": "True"}),
+        (examples > config.train.accumulate, {"train.accumulate": str(examples)}),
+    )
+    return [overrides for helps, overrides in all_of_them if helps]
+
+
+def _tried(
+    load: Callable[[dict[str, str]], Config], remedy: dict[str, str], devices: list[jax.Device]
+) -> tuple[float, bool]:
+    """Counts the bytes that a step takes on a device, 0 where the config forbids it, and tells whether it fits."""
+    try:
+        run = DryRun.of(load(remedy), devices)
+        return sum(run.memory(run.compile()).values()), True
+    except compilation.TooLarge as error:
+        return error.used, False
+    except UsageError:
+        return 0, False

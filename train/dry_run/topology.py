@@ -9,7 +9,7 @@ import jax
 from attention.errors import UsageError, unknown
 from train.data import packages
 from train.dry_run.chips import CHIPS, H100, TOOLKITS, TPUS
-from train.mesh import refusals
+from train.mesh import compilation
 
 NODE = 8  # GPUs of a machine
 FLAT, SOLID = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"), ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
@@ -30,11 +30,7 @@ PACKAGES = {
 
 
 def devices(name: str) -> list[jax.Device]:
-    """Returns the devices of a topology, such as `v5e:4x4`, `v5e:16x16x2slices` or `h100x8`.
-
-    Raises:
-      UsageError: there is no such topology, or the package of the compiler is missing.
-    """
+    """Describes the devices of a topology, such as `v5e:4x4`, `v5e:16x16x2slices` or `h100x8`."""
     chip = next((chip for chip in CHIPS if re.match(rf"{chip}(?![a-z0-9])|{chip}x\d", name)), "")
     if not chip:
         raise unknown("topology", name, EXAMPLES)
@@ -42,7 +38,7 @@ def devices(name: str) -> list[jax.Device]:
 
 
 def cuda() -> str:
-    """Returns the version of CUDA, '12' or '13', of the GPU compiler that is here, or that goes with this jax."""
+    """Names the version of CUDA, '12' or '13', of the GPU compiler that is here, or that goes with this jax."""
     versions = ("13", "12") if jax.__version_info__ >= (0, 11) else ("12", "13")
     return next((each for each in versions if packages.is_installed(f"jax_plugins.xla_cuda{each}")), versions[0])
 
@@ -84,7 +80,7 @@ def _described(name: str, chip: str, platform: str, options: dict[str, Any]) -> 
     try:
         return list(topologies.get_topology_desc(platform=platform, **options).devices)
     except Exception as error:  # XLA raises RuntimeError and kinds of its own
-        refusals.explain(error)
+        compilation.explain(error)
         raise _none(name, chip) from error
 
 

@@ -22,8 +22,7 @@ from train.grids import pool, tuning
 from train.run import results
 from train.run.checkpoints import Checkpoints
 from train.run.evaluations import EXAMPLES
-from train.run.lives import DIVERGED
-from train.run.progress import duration_text, numbers_text
+from train.run.progress import DIVERGED, duration_text, numbers_text
 from train.run.recorder import TensorBoard
 from train.run.report import draw_curves
 from train.run.workdir import read_config, read_result, read_results

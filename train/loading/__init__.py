@@ -13,9 +13,12 @@ from ml_collections import ConfigDict
 from attention import specs
 from attention.errors import UsageError, check_known, unknown
 from attention.types import Valid, build, check, shown
+from models.files import at_home, read_json
+from models.published import pretrained
+from models.surgery.exchange import keeps, kept
+from models.transformer import TransformerConfig
 from train import tasks
 from train.config.schema import Config
-from train.loading.keeping import keep
 from train.loading.leaves import LEAVES, flatten
 
 LISTED = (
@@ -28,18 +31,13 @@ PACKAGE = Path(__file__).resolve().parents[2]
 def resolve(spec: str, overrides: Mapping[str, str]) -> tuple[Config, dict[str, Any]]:
     """Reads the whole config of a command line, validated and as plain values.
 
-    Args:
-      spec: See `load`.
-      overrides: The texts of values by leaf, such as `model.depth`.
-
-    Raises:
-      UsageError: the file or an override has a mistake.
+    The overrides are texts of values by leaf, such as `model.depth`. See `load` for the rest.
     """
     config = load(spec)
     for field, text in overrides.items():
         override(config, field, text)
     _forget_sizes(config, overrides)
-    keep(config)
+    _keep_mechanisms(config)
     plain = config.to_dict()
     return validate(plain), plain
 
@@ -48,9 +46,6 @@ def load(spec: str) -> ConfigDict:
     """Loads the config of a file, `path/to/file.py` or `path/to/file.py:argument`.
 
     A relative path is looked for from the current folder, then beside this package.
-
-    Raises:
-      UsageError: there is no such file, it has no `get_config`, or that does not take the argument.
     """
     text, _, argument = spec.partition(":")
     path = next((p for p in (Path(text), PACKAGE / text) if p.is_file()), None)
@@ -106,23 +101,10 @@ def _of_the_user(path: Path, run: Callable[[], Any]) -> Any:
 
 
 def override(config: ConfigDict, field: str, text: str) -> None:
-    """Sets the leaf `a.b` from the command line's text, which must read as the leaf's type.
-
-    Raises:
-      UsageError: there is no such leaf, or the value has another type.
-    """
+    """Sets the leaf `a.b` from the command line's text, which must read as the leaf's type."""
     leaves = flatten(config.to_dict())
     check_known("config field", f"--config.{field}", [f"--config.{name}" for name in leaves])
     config.update_from_flattened_dict({field: _read(text, type(leaves[field]), field)})
-
-
-def _forget_sizes(config: ConfigDict, overrides: Mapping[str, str]) -> None:
-    """Clears the sizes that the file states of its data where an override names other data and no new sizes."""
-    for path, leaf in LEAVES.items():
-        changed = any(f"data.{field}" in overrides for field in leaf.size_of)
-        size = path.removeprefix("data.")
-        if changed and path not in overrides and size in config.data:
-            config.data[size] = type(config.data[size])()
 
 
 def _read(text: str, kind: type, field: str) -> Any:
@@ -136,6 +118,48 @@ def _read(text: str, kind: type, field: str) -> Any:
     return value
 
 
+def _forget_sizes(config: ConfigDict, overrides: Mapping[str, str]) -> None:
+    """Clears the sizes that the file states of its data where an override names other data and no new sizes."""
+    for path, leaf in LEAVES.items():
+        changed = any(f"data.{field}" in overrides for field in leaf.size_of)
+        size = path.removeprefix("data.")
+        if changed and path not in overrides and size in config.data:
+            config.data[size] = type(config.data[size])()
+
+
+def _keep_mechanisms(config: ConfigDict) -> None:
+    """Puts the source's mechanisms in the place of each `keep` in the spec strings of a whole config's model.
+
+    The source is `train.init_from`, or else `model.pretrained`.
+    """
+    model, task = config.get("model"), tasks.TASKS.get(_text(config, "task"))
+    kind = task.model_types.get(_text(model, "name")) if task and isinstance(model, ConfigDict) else None
+    for field, depth in kind.STACKS.items() if kind and issubclass(kind, TransformerConfig) else ():
+        spec = model.get(field)
+        if isinstance(spec, str) and keeps(spec):
+            model[field] = kept(spec, _source(config, field), model[depth])
+
+
+def _text(section: ConfigDict, field: str) -> str:
+    value = section.get(field)
+    return value if isinstance(value, str) else ""
+
+
+def _source(config: ConfigDict, field: str) -> str:
+    if directory := config.train.init_from:
+        model = read_json(at_home(directory) / "config.json", "set train.init_from to a run's folder").get("model")
+        spec = model.get(field) if isinstance(model, dict) else None
+        if not isinstance(spec, str):
+            raise UsageError(f"train.init_from={directory!r} is a run without model.{field}; name its mechanisms.")
+        return spec
+    if source := config.model.get("pretrained"):
+        return pretrained.describe(source).fields.get(field, "dot_product")
+    raise UsageError(
+        f"model.{field}={config.model[field]!r} keeps the mechanisms of a source of weights; set model.pretrained or "
+        "train.init_from, or name a mechanism."
+    )
+
+
 def literal(text: str) -> Any:
     """Reads a text as a Python literal, or else leaves it."""
     try:
@@ -145,11 +169,7 @@ def literal(text: str) -> Any:
 
 
 def validate(config: Mapping[str, Any]) -> Config:
-    """Makes the frozen dataclass of a whole config.
-
-    Raises:
-      UsageError: the task or model is unknown, or a field is wrong.
-    """
+    """Makes the frozen dataclass of a whole config; a UsageError names what is wrong."""
     task = tasks.find(_needed(config, "task", str))
     name = _needed(_needed(config, "model", Mapping), "name", str, "model.")
     if name not in task.model_types:

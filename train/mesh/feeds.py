@@ -1,8 +1,7 @@
 """Where the batches of a training come from: made by the host, or gathered on the devices, where all data lie."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -20,8 +19,8 @@ Rows = dict[str, jax.Array]
 PART = 1 / 8  # of a device's memory that data may take
 
 
-class Feed(contextlib.AbstractContextManager):
-    """The batches of all replicas, from a position on.
+class HostFeed(contextlib.AbstractContextManager):
+    """The batches of all replicas, made by the host, one step a call.
 
     Attributes:
       name: What a run's checkpoints call it.
@@ -29,21 +28,6 @@ class Feed(contextlib.AbstractContextManager):
       arrays: What all steps share, on the devices.
       remarks: What a run says of them before its first step.
     """
-
-    name: ClassVar[str]
-    most: ClassVar[int]
-    arrays: Mapping[str, jax.Array]
-    remarks: Sequence[str] = ()
-
-    def take(self, first: int, count: int) -> tuple[Rows, np.ndarray]:
-        """Gives what the steps from `first` on need, `(most, ...)`, and their examples' indices, `(count, ..., B)`."""
-
-    def batch(self, arrays: Mapping[str, jax.Array], row: Rows, seed: jax.Array) -> Batch:
-        """Makes the batch of one step and one replica; a pure function of arrays."""
-
-
-class HostFeed(Feed):
-    """Batches that the host makes, one step a call."""
 
     name, most = "host", 1
 
@@ -56,7 +40,7 @@ class HostFeed(Feed):
         self._next = 0  # the step that the stream stands at
 
     def take(self, first: int, count: int) -> tuple[Rows, np.ndarray]:
-        """See `Feed`; `count` is 1."""
+        """Gives what the step `first` needs, `(1, ...)`, and its examples' indices, `(1, ..., B)`; `count` is 1."""
         if first != self._next:
             self._batches.set_state({"taken": first})
         batch = next(self._batches)
@@ -65,7 +49,7 @@ class HostFeed(Feed):
         return self._replicas.to_devices(one, stacked=True, steps=True), one["index"]
 
     def batch(self, arrays: Mapping[str, jax.Array], row: Rows, seed: jax.Array) -> Batch:
-        """See `Feed`."""
+        """Makes the batch of one step and one replica; a pure function of arrays."""
         del arrays, seed
         return row
 
@@ -73,31 +57,33 @@ class HostFeed(Feed):
         self._batches.close()
 
 
-class DeviceFeed(Feed):
-    """Batches that the devices gather from all examples, which lie there whole; many steps a call."""
+class DeviceFeed(contextlib.AbstractContextManager):
+    """The same, gathered by the devices from all examples, which lie there whole; many steps a call."""
 
-    name, most = "devices", 128
+    name, most, remarks = "devices", 128, ()
 
     def __init__(self, replicas: Replicas, resident: Resident):
         self._replicas, self._resident = replicas, resident
         self.arrays = placed(resident, replicas.mesh)
 
     def take(self, first: int, count: int) -> tuple[Rows, np.ndarray]:
-        """See `Feed`."""
+        """Gives what the steps from `first` on need, `(most, ...)`, and their examples' indices, `(count, ..., B)`."""
         share = jax.process_index(), jax.process_count()
-        seeds = self._replicas.seeds
-        of_seed = {seed: self._resident.feed(seed, first, count, *share) for seed in seeds}
-        feeds = [of_seed[seed] for seed in seeds]
+        of_seed = {seed: self._resident.feed(seed, first, count, *share) for seed in self._replicas.seeds}
+        feeds = [of_seed[seed] for seed in self._replicas.seeds]
         rows = {n: np.stack([feed[n] for feed in feeds], 1) for n in feeds[0]} if self._replicas.front else feeds[0]
         filled = {n: np.pad(x, [(0, self.most - count)] + [(0, 0)] * (x.ndim - 1)) for n, x in rows.items()}
         return self._replicas.to_devices(filled, stacked=True, steps=True), rows["index"]
 
     def batch(self, arrays: Mapping[str, jax.Array], row: Rows, seed: jax.Array) -> Batch:
-        """See `Feed`."""
+        """Makes the batch of one step and one replica; a pure function of arrays."""
         return self._resident.batch(arrays, row, seed)
 
     def __exit__(self, *exception: object) -> None:
         self.arrays = {}
+
+
+Feed = HostFeed | DeviceFeed
 
 
 def placed(resident: Resident | ResidentEvaluation, mesh: Mesh) -> dict[str, jax.Array]:

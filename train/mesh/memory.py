@@ -19,13 +19,9 @@ LISTED = 3  # how many arrays that are whole on every device are named
 
 
 def check(state: Any, batch: int, sizes: Mapping[str, int], mesh: Mesh) -> None:
-    """Raises a UsageError where state and batch do not fit on a device, whatever else a run needs.
+    """Refuses a state and the largest batch, in bytes, that do not fit on a device, whatever else a run needs.
 
-    Args:
-      state: The shapes of the state of all replicas, with shardings.
-      batch: The bytes of the largest batch on all devices.
-      sizes: The config's fields that decide them, for the message.
-      mesh: The devices.
+    The config's fields that decide the sizes are named in the message.
     """
     available = limit(mesh)
     needed = {"parameters and optimizer": bytes_a_device(state), "a batch": -(-batch // mesh.size)}
@@ -45,7 +41,7 @@ def limit(mesh: Mesh) -> int:
 
 
 def check_compiling() -> None:
-    """Raises a UsageError where this machine has too little free memory for the compiler of a described device."""
+    """Refuses to compile for a described device where this machine has too little free memory."""
     try:
         free = int(re.search(r"MemAvailable:\s+(\d+) kB", MEMINFO.read_text())[1]) * 1024
     except (OSError, TypeError):  # not on Linux: the compiler finds out
@@ -58,12 +54,7 @@ def check_compiling() -> None:
 
 
 def lines(state: TrainState, mesh: Mesh) -> Iterator[str]:
-    """Yields the lines about memory in the header of a run.
-
-    Args:
-      state: `jax.ShapeDtypeStruct`s with their shardings.
-      mesh: The mesh of the state.
-    """
+    """Yields the lines about memory in the header of a run; `state` may be shapes with their shardings."""
     yield "Memory a device: " + ", ".join(f"{name} {scaled(size, 'B')}" for name, size in parts(state).items())
     whole = replicated(state.params)
     if mesh.size > 1 and whole:
@@ -73,18 +64,18 @@ def lines(state: TrainState, mesh: Mesh) -> Iterator[str]:
 
 
 def parts(state: TrainState) -> dict[str, int]:
-    """Returns the bytes of a state on one device, by what they hold."""
+    """Counts the bytes of a state on one device, by what they hold."""
     trees = {"parameters": state.params, "optimizer": state.opt_state, "moving average": state.ema}
     return {name: bytes_a_device(part) for name, part in trees.items() if jax.tree.leaves(part)}
 
 
 def bytes_a_device(tree: Any) -> int:
-    """Returns the bytes of a tree's arrays on one device."""
+    """Counts the bytes of a tree's arrays on one device."""
     return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def replicated(tree: Any) -> dict[str, int]:
-    """Returns the bytes of the arrays that no axis of the mesh splits, by path, the largest first."""
+    """Counts the bytes of the arrays that no axis of the mesh splits, by path, the largest first."""
     sizes = {
         jax.tree_util.keystr(path, simple=True, separator="/"): x.size * x.dtype.itemsize
         for path, x in jax.tree_util.tree_leaves_with_path(tree)

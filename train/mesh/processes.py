@@ -6,11 +6,13 @@ so a process may fail before it has any, and the others learn why.
 
 import contextlib
 import itertools
+import json
 import os
 import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 from jax._src import distributed as _jax  # the store has no public name; Orbax imports it from here too
@@ -32,16 +34,9 @@ class SharedError(UsageError):
 
 
 def join(arguments: Sequence[str]) -> list[str]:
-    """Joins the other processes where flags or a scheduler say so; must be called before JAX looks for devices.
+    """Joins the other processes where flags or a scheduler say so, and gives the arguments without `FLAGS`.
 
-    Args:
-      arguments: The command line.
-
-    Returns:
-      The arguments without `FLAGS`.
-
-    Raises:
-      UsageError: the flags do not fit together, or not all processes have joined.
+    It must be called before JAX looks for devices.
     """
     pairs, rest = cli.taken(arguments, FLAGS.__contains__)
     if pairs:
@@ -60,7 +55,7 @@ def join(arguments: Sequence[str]) -> list[str]:
 
 
 def in_cluster(environment: Mapping[str, str]) -> bool:
-    """Returns whether a scheduler has started this process as one of several, which JAX finds by itself."""
+    """Tells whether a scheduler has started this process as one of several, which JAX finds by itself."""
     if all(name in environment for name in _SLURM):
         # An interactive shell in a job of many tasks is a step of one task, but SLURM_NTASKS counts the job's tasks.
         return int(environment.get("SLURM_STEP_NUM_TASKS", environment["SLURM_NTASKS"])) > 1
@@ -78,7 +73,7 @@ def in_cluster(environment: Mapping[str, str]) -> bool:
 
 
 def is_first() -> bool:
-    """Returns whether this is the first process, which writes and prints for all."""
+    """Tells whether this is the first process, which writes and prints for all."""
     return _jax.global_state.process_id == 0  # jax.process_index() would start the devices
 
 
@@ -130,10 +125,8 @@ def _end_late() -> None:
 def together() -> Iterator[None]:
     """Makes an error in one process an error in all, that of the first process that failed.
 
-    All processes must enter such contexts in the same order. A single process raises its error unchanged.
-
-    Raises:
-      SharedError: a process has failed; all processes raise it.
+    All processes must enter such contexts in the same order. They raise a `SharedError`; a single process raises its
+    error unchanged.
     """
     if _jax.global_state.num_processes == 1:
         yield
@@ -151,20 +144,20 @@ def together() -> Iterator[None]:
         raise SharedError(where + message) from error_here
 
 
-def exchange(text: str) -> list[str]:
-    """Returns the texts of all processes, in their order; waits for all of them."""
+def exchange(value: Any) -> list[Any]:
+    """Gives the JSON values of all processes, in their order; waits for all of them."""
     here = _jax.global_state
     if here.num_processes == 1:
-        return [text]
+        return [value]
     client, folder = here.client, f"exchange/{next(_rounds)}/"
-    client.key_value_set(f"{folder}{here.process_id:06d}", "=" + text)  # a value may not be empty
+    client.key_value_set(f"{folder}{here.process_id:06d}", json.dumps(value))
     client.wait_at_barrier(folder + "all", FOREVER)
-    return [value[1:] for _, value in sorted(client.key_value_dir_get(folder))]
+    return [json.loads(text) for _, text in sorted(client.key_value_dir_get(folder))]
 
 
-def of_first(text: str) -> str:
-    """Returns the first process's text; waits for all processes."""
-    return exchange(text if is_first() else "")[0]
+def of_first(value: Any) -> Any:
+    """Gives the first process's JSON value; waits for all processes."""
+    return exchange(value if is_first() else None)[0]
 
 
 @contextlib.contextmanager
@@ -180,17 +173,13 @@ def ending_alone() -> Iterator[None]:
     except BaseException as error:
         if _jax.global_state.num_processes == 1:
             raise
-        _leave(error)
-
-
-def _leave(error: BaseException) -> None:
-    if isinstance(error, UsageError):
-        cli.mistake(str(error))
-    elif isinstance(error, jax.errors.JaxRuntimeError):
-        line = str(error).strip().splitlines()[0].rstrip(".")
-        cli.mistake(f"{line}; perhaps another process has ended: see what it says.")
-    else:
-        traceback.print_exception(error)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(cli.ALONE)
+        if isinstance(error, UsageError):
+            cli.mistake(str(error))
+        elif isinstance(error, jax.errors.JaxRuntimeError):
+            line = str(error).strip().splitlines()[0].rstrip(".")
+            cli.mistake(f"{line}; perhaps another process has ended: see what it says.")
+        else:
+            traceback.print_exception(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(cli.ALONE)

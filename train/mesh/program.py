@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from train.mesh import refusals
+from train.mesh import compilation
 from train.mesh.feeds import Feed, Rows
 from train.mesh.replicas import Replicas
 from train.optimizer import Rates
@@ -19,23 +19,16 @@ class StepProgram:
     """The training steps of all replicas, compiled once for each shape of batches.
 
     One program serves every seed, rate and length, and every number of steps in a call, so a step gives the same bits
-    however calls are cut.
-
-    Args:
-      step: The step.
-      replicas: The replicas, and the mesh that holds them.
-      feed: Makes the batches.
-      warmup: The steps of the rise of the learning rate.
-      total: The steps of the training.
+    however calls are cut. The learning rate rises for `warmup` steps of the `total`.
     """
 
     def __init__(self, step: Step, replicas: Replicas, feed: Feed, warmup: int, total: int):
         self._step, self._replicas, self._feed = step, replicas, feed
         self._of_each = replicas.arguments(
             lambda replica: (
-                step_key(replicas.seed(replica)),
-                Rates(jnp.float32(replicas.rate(replica)), jnp.int32(warmup), jnp.int32(total)),
-                jnp.uint32(replicas.seed(replica)),
+                step_key(replicas.seeds[replica]),
+                Rates(jnp.float32(replicas.rates[replica]), jnp.int32(warmup), jnp.int32(total)),
+                jnp.uint32(replicas.seeds[replica]),
             )
         )
         self._compiled: dict[tuple, Any] = {}
@@ -45,12 +38,8 @@ class StepProgram:
         return _shapes(rows) in self._compiled
 
     def compile(self, state: TrainState, rows: Rows) -> jax.stages.Compiled:
-        """Compiles for such a state and such batches, or their shapes.
-
-        Raises:
-          UsageError: the compiler refuses a kernel that the config names, or the step does not fit.
-        """
-        compiled = self._compiled[_shapes(rows)] = refusals.compiled(lambda: self.lower(state, rows))
+        """Compiles for such a state and such batches, or their shapes; see `compilation.compiled`."""
+        compiled = self._compiled[_shapes(rows)] = compilation.compiled(lambda: self.lower(state, rows))
         return compiled
 
     def lower(self, state: TrainState, rows: Rows) -> jax.stages.Lowered:

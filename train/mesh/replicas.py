@@ -3,6 +3,7 @@
 With one replica nothing is stacked and nothing is mapped.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,10 +27,7 @@ class Replicas:
     If the mesh has a data axis alone, and it divides the number of replicas, it splits them: every device trains its
     replicas without communication. Otherwise the mesh splits every batch, as it does for one replica.
 
-    Args:
-      seeds: The seeds.
-      mesh: The devices.
-      rates: The highest learning rates, with each of which every seed is trained; where they do not matter, any.
+    Every seed is trained with each of the rates, the highest of the schedule; where they do not matter, they are any.
 
     Attributes:
       front: The leading axis of every stacked array; () for one replica.
@@ -48,11 +46,7 @@ class Replicas:
 
     @classmethod
     def of(cls, config: Config, mesh: Mesh) -> "Replicas":
-        """Makes the replicas of a config: `train.replicas` seeds from `seed` on, with each of `train.rates`.
-
-        Raises:
-          UsageError: there are several replicas and several processes.
-        """
+        """Makes the replicas of a config: `train.replicas` seeds from `seed` on, with each of `train.rates`."""
         if config.train.together > 1 and jax.process_count() > 1:
             raise UsageError(
                 f"{config.train.together} replicas (train.replicas x train.rates) train in one process, but there are "
@@ -64,23 +58,15 @@ class Replicas:
     def __len__(self) -> int:
         return len(self._seeds) * len(self._rates)
 
-    @property
+    @functools.cached_property  # since there may be asked for more than fit
     def seeds(self) -> list[int]:
         """The seed of each replica."""
-        return [self.seed(replica) for replica in range(len(self))]
+        return [*self._seeds] * len(self._rates)
 
-    @property
+    @functools.cached_property
     def rates(self) -> list[float]:
         """The highest learning rate of each replica."""
-        return [self.rate(replica) for replica in range(len(self))]
-
-    def seed(self, replica: int) -> int:
-        """Gives the seed of a replica."""
-        return self._seeds[replica % len(self._seeds)]
-
-    def rate(self, replica: int) -> float:
-        """Gives the highest learning rate of a replica."""
-        return self._rates[replica // len(self._seeds)]
+        return [rate for rate in self._rates for _ in self._seeds]
 
     def remarks(self) -> list[str]:
         """Says in a run's header which replicas there are; nothing for one."""
@@ -94,8 +80,8 @@ class Replicas:
         """Names a replica in a sentence, such as ` of replica 2 (seed 9)`; '' for one replica."""
         if not self.front:
             return ""
-        rate = f", learning rate {self.rate(replica):g}" if len(self._rates) > 1 else ""
-        return f" of replica {replica} (seed {self.seed(replica)}{rate})"
+        rate = f", learning rate {self.rates[replica]:g}" if len(self._rates) > 1 else ""
+        return f" of replica {replica} (seed {self.seeds[replica]}{rate})"
 
     def label(self, replica: int) -> dict[str, int]:
         """Marks a replica's lines in the record; {} for one replica."""
@@ -119,12 +105,7 @@ class Replicas:
         return jax.tree.map(lambda *x: jnp.stack(x), *trees) if self.front else jax.tree.map(jnp.asarray, trees[0])
 
     def over(self, function: Callable, *stacked: bool) -> Callable:
-        """Maps a function of one replica over all replicas.
-
-        Args:
-          function: Gives a tree of arrays.
-          stacked: Whether each of its arguments is stacked; all replicas share the others.
-        """
+        """Maps a function of one replica over all; they share the arguments that are not `stacked`."""
         if not self.front:
             return function
         mapped = jax.vmap(function, in_axes=tuple(0 if axis else None for axis in stacked), axis_name=REPLICAS)
@@ -160,12 +141,9 @@ class Replicas:
         return (self.one(params, replica) for replica in range(len(self)))
 
     def to_devices(self, batch: dict[str, np.ndarray], stacked: bool, steps: bool = False) -> Batch:
-        """Makes global arrays of a batch.
+        """Makes global arrays of this process's part of a batch.
 
-        Args:
-          batch: This process's part of the batch.
-          stacked: Whether it has a part for each replica; others are shared by all.
-          steps: Whether it has a leading axis of steps.
+        It is `stacked` where it has a part for each replica; others are shared by all. `steps` tells of a leading axis.
         """
         spec = P(*self.front_spec, self.batch_axes) if stacked else P(self.batch_axes)
         return sharding.to_devices(batch, self.mesh, P(None, *spec) if steps else spec)

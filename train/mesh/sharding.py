@@ -48,12 +48,9 @@ RULES: tuple[tuple[str, P], ...] = (
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
-    """Returns the mesh over all devices; an axis of -1 takes the devices that the others leave.
+    """Makes the mesh over all devices; an axis of -1 takes the devices that the others leave.
 
     It has the axis `context` only where that splits tokens.
-
-    Raises:
-      UsageError: the axes do not multiply to the number of devices.
     """
     devices = devices or jax.devices()
     axes = AXES if config.context == 1 else (*BATCH, *CONTEXT, *HEADS)
@@ -72,11 +69,7 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
 
 
 def over_slices(devices: list[jax.Device], shape: tuple[int, ...]) -> np.ndarray:
-    """Returns the chips of several slices in the shape of a mesh, whose first axis alone reaches over the slices.
-
-    Raises:
-      UsageError: the slices do not divide that axis.
-    """
+    """Lays the chips of several slices in the shape of a mesh, whose first axis alone reaches over the slices."""
     slices = len({device.slice_index for device in devices})
     if shape[0] % slices:
         raise UsageError(
@@ -87,12 +80,12 @@ def over_slices(devices: list[jax.Device], shape: tuple[int, ...]) -> np.ndarray
 
 
 def divisor(mesh: Mesh, axes: tuple[str, ...]) -> tuple[int, str]:
-    """Returns into how many shards these axes split a batch, and the axes as fields of a config, for messages."""
+    """Counts into how many shards these axes split a batch, and names the axes as fields of a config, for messages."""
     return math.prod(mesh.shape[axis] for axis in axes), " x ".join(f"mesh.{axis}" for axis in axes)
 
 
 def reads_its_own(mesh: Mesh, axes: tuple[str, ...]) -> bool:
-    """Returns whether these axes give each process an equal share of a batch, which no other process holds."""
+    """Tells whether these axes give each process an equal share of a batch, which no other process holds."""
     if described():
         return True
     count, _ = divisor(mesh, axes)
@@ -101,14 +94,14 @@ def reads_its_own(mesh: Mesh, axes: tuple[str, ...]) -> bool:
 
 
 def check_divisible(sizes: dict[str, int], count: int, axes: str) -> None:
-    """Raises UsageError for the first config field whose size does not divide into as many shards as `axes` make."""
+    """Refuses the first config field whose size does not divide into as many shards as `axes` make."""
     for field, size in sizes.items():
         if size % count:
             raise UsageError(f"{field}={size} does not divide over {axes} = {count}; make it a multiple of {count}.")
 
 
 def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
-    """Returns the sharding of one array; its axes that the mesh axis does not divide stay whole."""
+    """Finds the sharding of one array; its axes that the mesh axis does not divide stay whole."""
     spec = next(spec for pattern, spec in RULES if re.search(pattern, path))
     if len(spec) > len(shape):
         return P()
@@ -117,7 +110,7 @@ def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> P:
 
 
 def state_shardings(abstract: Any, mesh: Mesh) -> Any:
-    """Returns the shardings of a whole training state; optimizer moments and averages follow their parameters."""
+    """Finds the shardings of a whole training state; optimizer moments and averages follow their parameters."""
 
     def of(path: tuple, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
@@ -127,12 +120,12 @@ def state_shardings(abstract: Any, mesh: Mesh) -> Any:
 
 
 def context(mesh: Mesh) -> int:
-    """Returns into how many stretches the mesh splits the tokens of a sequence."""
+    """Counts into how many stretches the mesh splits the tokens of a sequence."""
     return mesh.shape.get(CONTEXT[0], 1)
 
 
 def batch_sharding(mesh: Mesh, spec: P, shape: tuple[int, ...]) -> NamedSharding:
-    """Returns the sharding of an array of a batch: by `spec`, and by its last axis too if it has a number a token."""
+    """Finds the sharding of an array of a batch: by `spec`, and by its last axis too if it has a number a token."""
     tokens = len(shape) == len(spec) + 1 and shape[-1] % context(mesh) == 0
     return NamedSharding(mesh, P(*spec, CONTEXT) if tokens and context(mesh) > 1 else spec)
 

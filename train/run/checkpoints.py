@@ -7,7 +7,6 @@ once. Later damage is noticed by `train.run.digest`.
 import contextlib
 import errno
 import functools
-import json
 import logging
 import re
 import shutil
@@ -37,14 +36,9 @@ _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL}  # the sy
 
 
 class Checkpoints(contextlib.AbstractContextManager):
-    """The checkpoints of one work directory; a context manager that finishes what it is writing.
+    """The checkpoints of a work directory, in `checkpoints/<step>`, of which the newest `keep` stay, and the best.
 
-    Args:
-      directory: The run's work directory; its checkpoints are in `checkpoints/<step>`.
-      keep: How many of the newest checkpoints are kept.
-
-    Raises:
-      UsageError: the directory's path is not in UTF-8, which TensorStore needs.
+    A context manager that finishes what it is writing.
     """
 
     def __init__(self, directory: Path, keep: int):
@@ -62,12 +56,6 @@ class Checkpoints(contextlib.AbstractContextManager):
         except UsageError:
             if kind is None:  # else the error that ended the run is the one to report
                 raise
-
-    @contextlib.contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Holds what writes in this folder: a full disk is one sentence, and one process of several ends alone."""
-        with processes.ending_alone(), self.telling_of_a_full_disk():
-            yield
 
     @contextlib.contextmanager
     def telling_of_a_full_disk(self, step: int | None = None) -> Iterator[None]:
@@ -100,17 +88,13 @@ class Checkpoints(contextlib.AbstractContextManager):
         return self.kept()
 
     def save(self, step: int, tree: Any, progress: dict[str, Any] | None, best: Iterable[int]) -> None:
-        """Starts writing a checkpoint.
+        """Starts writing a checkpoint, unless a number is not finite, which raises a NonFiniteError.
 
         Args:
           step: The number of steps taken.
           tree: The state, or what is evaluated of it; see `evaluated`.
           progress: What the run continues with, as plain JSON values; None where it cannot, with what is evaluated.
           best: The best steps so far, which are kept.
-
-        Raises:
-          NonFiniteError: the state has a number that is not finite; nothing is saved.
-          UsageError: this or the previous checkpoint could not be written, for example on a full disk.
         """
         last = self.last_good()
         if broken := digest.not_finite(tree):
@@ -126,37 +110,25 @@ class Checkpoints(contextlib.AbstractContextManager):
             self._writing = ocp.save_async(path, tree, custom_metadata=digest.seal(content)), step
 
     def wait(self) -> None:
-        """Waits until the checkpoint is on disk, then removes those that need not be kept.
-
-        Raises:
-          UsageError: it could not be written, for example on a full disk.
-        """
+        """Waits until the checkpoint is on disk, then removes those that need not be kept."""
         if self._writing:
             (response, step), self._writing = self._writing, None
             with self.telling_of_a_full_disk(step):
                 response.result()
-            self._retire()
+            steps = self.steps()
+            resuming = [*filter(self._resumes, steps)]
+            self._remove(set(steps) - set(resuming[-self._keep :]) - self._best)
 
     def restore(self, abstract: TrainState) -> tuple[int, TrainState, dict[str, Any]] | None:
-        """Reads the newest checkpoint that a run can continue from.
+        """Reads the newest checkpoint that a run can continue from, if any was written: step, state and progress.
 
         Newer checkpoints that are damaged are moved to `damaged/`, and a line is printed for each; newer best steps are
-        removed, since the run comes to them again.
-
-        Args:
-          abstract: The shapes, dtypes and shardings of the state.
-
-        Returns:
-          Its step, state and progress, or None where no checkpoint was ever written.
-
-        Raises:
-          UsageError: there are checkpoints, but all are damaged; one cannot be read for a reason that may pass, so it
-            is not moved; or a file has the name of a checkpoint.
+        removed, since the run comes to them again. Where all are damaged, the run is refused.
         """
         damaged: dict[int, digest.DamagedError] = {}
         self._tidy()
-        steps = json.loads(processes.of_first(json.dumps(self._numbered()[::-1])))
-        resuming = json.loads(processes.of_first(json.dumps([*filter(self._resumes, steps)])))
+        steps = self._numbered()[::-1]
+        steps, resuming = processes.of_first([steps, [*filter(self._resumes, steps)]])
         for step in resuming:
             try:
                 state, content = self._read(step, abstract)
@@ -178,52 +150,32 @@ class Checkpoints(contextlib.AbstractContextManager):
         self._remove(self._numbered())
 
     def load_params(self, step: int, abstract: Params, averaged: bool) -> Params:
-        """Returns the parameters of one step, without the optimizer's state.
-
-        Args:
-          step: One of `steps`.
-          abstract: The shapes, dtypes and shardings of the parameters.
-          averaged: Whether to load their moving average.
-
-        Raises:
-          DamagedError: the checkpoint is damaged or missing.
-          UsageError: it cannot be read for a reason that may pass.
-        """
+        """Loads the parameters of one of `steps`, or their moving average, without the optimizer's state."""
         name = AVERAGED if averaged else PARAMS
         with self._telling_of_damage(step):
             return self._read(step, {name: abstract}, partial=True)[0][name]
 
     def load_evaluated(self, step: int) -> dict[str, Params]:
-        """Loads the parameters of one step, their moving average, or both, whichever it has, onto the CPU.
-
-        Raises:
-          DamagedError: the checkpoint is damaged or missing.
-          UsageError: it cannot be read for a reason that may pass.
-        """
+        """Loads the parameters of one step, their moving average, or both, whichever it has, onto the CPU."""
         here = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
         with self._telling_of_damage(step):
-            parts = ocp.metadata(self._folder / str(step)).metadata
-            tree = {name: parts[name] for name in (PARAMS, AVERAGED) if parts.get(name)}
-            abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here), tree)
+            describe = functools.partial(jax.ShapeDtypeStruct, sharding=here)
+            abstract = jax.tree.map(lambda leaf: describe(leaf.shape, leaf.dtype), self._parts(step))
             return self._read(step, abstract, partial=True)[0]
 
     def shapes(self, step: int) -> dict[str, tuple[int, ...]]:
-        """Returns the shape of every parameter of one step by its path; nothing is loaded.
-
-        Raises:
-          DamagedError: the checkpoint is damaged or missing.
-        """
+        """Lists the shape of every parameter of one step by its path; nothing is loaded."""
         with self._telling_of_damage(step):
-            parts = ocp.metadata(self._folder / str(step)).metadata
-            tree = parts[PARAMS if PARAMS in parts else AVERAGED]  # a best step may have the average alone
-            return {path: tuple(leaf.shape) for path, leaf in flatten_dict(tree, sep="/").items()}
+            params, *_ = self._parts(step).values()  # a best step may have the average alone
+            return {path: tuple(leaf.shape) for path, leaf in flatten_dict(params, sep="/").items()}
+
+    def _parts(self, step: int) -> dict[str, Any]:
+        """Describes the arrays of one step that are evaluated."""
+        there = ocp.metadata(self._folder / str(step)).metadata
+        return {name: there[name] for name in (PARAMS, AVERAGED) if there.get(name)}
 
     def choose(self, step: str, replica: int) -> int:
-        """Returns the step that a user writes as `last`, `best`, which is the replica's, or a number.
-
-        Raises:
-          UsageError: the step has no checkpoint, or the run has not finished, so that it has no best step.
-        """
+        """Finds the step that a user writes as `last`, `best`, which is the replica's, or a number."""
         steps = self.steps()
         if not steps:
             raise UsageError(f"{self._directory} has no checkpoint yet.")
@@ -254,14 +206,14 @@ class Checkpoints(contextlib.AbstractContextManager):
             return True
 
     def _numbered(self) -> list[int]:
-        """Returns the steps that a folder is named by, in order, even where its checkpoint is incomplete."""
+        """Lists the steps that a folder is named by, in order, even where its checkpoint is incomplete."""
         if not self._folder.is_dir():
             return []
         return sorted(int(path.name) for path in self._folder.iterdir() if _STEP.fullmatch(path.name) and path.is_dir())
 
     def _read(self, step: int, abstract: Any, partial: bool = False) -> tuple[Any, dict[str, Any]]:
-        """Returns state and content; all processes fail where one of them cannot read the checkpoint."""
-        path, read, failure = self._folder / str(step), None, "null"
+        """Reads state and content; all processes fail where one of them cannot read the checkpoint."""
+        path, read, failure = self._folder / str(step), None, None
         _ignore_late_callbacks()
         try:
             content = digest.unseal(ocp.checkpointables_metadata(path).custom_metadata)
@@ -276,8 +228,8 @@ class Checkpoints(contextlib.AbstractContextManager):
         except Exception as error:
             if isinstance(error, UsageError) and not isinstance(error, digest.DamagedError):
                 raise  # all processes do
-            failure = json.dumps({"says": _first_line(error), "damage": _is_damage(error)})
-        failures = [failed for failed in map(json.loads, processes.exchange(failure)) if failed]
+            failure = {"says": _first_line(error), "damage": _is_damage(error)}
+        failures = [failed for failed in processes.exchange(failure) if failed]
         for failed in failures:
             if not failed["damage"]:
                 raise UsageError(
@@ -296,11 +248,6 @@ class Checkpoints(contextlib.AbstractContextManager):
                 raise UsageError(f"{path} is a file, and a checkpoint of that name is a folder; move it elsewhere.")
             if path.name.endswith(_UNFINISHED) and processes.is_first():
                 shutil.rmtree(path, ignore_errors=True)
-
-    def _retire(self) -> None:
-        """Removes all but the best and the newest few that a run can continue from."""
-        steps = self.steps()
-        self._remove(set(steps) - set([*filter(self._resumes, steps)][-self._keep :]) - self._best)
 
     def _remove(self, steps: Iterable[int]) -> None:
         """Removes checkpoints. Each is renamed first, so that none is ever incomplete."""
@@ -333,12 +280,12 @@ def evaluated(state: TrainState) -> dict[str, Params]:
 
 
 def has_checkpoints(directory: Path) -> bool:
-    """Returns whether a work directory has something that a run can perhaps continue from."""
+    """Tells whether a work directory has something that a run can perhaps continue from."""
     return any(_STEP.fullmatch(path.name) for path in (directory / FOLDER).glob("*"))
 
 
 def _reading(partial: bool) -> ocp.Context:
-    """Returns a context that loads without Orbax's barriers: no process may wait for one that cannot read."""
+    """Makes a context that loads without Orbax's barriers: no process may wait for one that cannot read."""
     context = ocp.Context()
     context.pytree.loading.partial_load = partial
     context.multiprocessing.primary_host = jax.process_index()
@@ -355,7 +302,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _is_damage(error: BaseException | None) -> bool:
-    """Returns whether an error means damage; errors of memory, disk or network leave the checkpoint as it was."""
+    """Tells whether an error means damage; errors of memory, disk or network leave the checkpoint as it was."""
     while error is not None:
         passing = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
         if passing or files.error_number(error) not in (None, *_NOT_THERE):

@@ -44,13 +44,7 @@ def command(module: str) -> list[str]:
 
 
 def typed(module: str, arguments: Sequence[str], *more: str) -> str:
-    """Repeats the command line of this process, for the shell, with further arguments in place of a --workdir.
-
-    Args:
-      module: The program that this process runs.
-      arguments: Its arguments, as they were given.
-      more: What stands behind them.
-    """
+    """Repeats the command line of this process, a `module` with `arguments`, and `more` in place of a --workdir."""
     _, rest = cli.taken(arguments, "--workdir".__eq__)
     return shlex.join([*_start(module, len(arguments)), *rest, *more])
 

@@ -19,13 +19,13 @@ class DamagedError(UsageError):
 
 @jax.jit
 def is_finite(x: Shaped[Array, "..."]) -> Bool[Array, ""]:
-    """Returns whether all numbers of an array are finite; what is no floating-point number is."""
+    """Tells whether all numbers of an array are finite; what is no floating-point number is."""
     return jnp.isfinite(x).all() if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.array(True)
 
 
 @jax.jit
 def digest(x: Shaped[Array, "..."]) -> UInt32[Array, ""]:
-    """Returns the sum, modulo 2**32, of a hash of each 32-bit word with its place in the array.
+    """Sums, modulo 2**32, a hash of each 32-bit word with its place in the array.
 
     A sum of integers does not depend on the order, so it is the same on any mesh and in any number of processes. The
     hash is a bijection of the word, so a change within one word is always noticed; any other change goes unnoticed
@@ -40,12 +40,12 @@ def digest(x: Shaped[Array, "..."]) -> UInt32[Array, ""]:
 
 
 def digests(tree: Any) -> dict[str, int]:
-    """Returns the digest of every array of a tree, by its path such as `params/head/kernel`."""
+    """Digests every array of a tree, by its path such as `params/head/kernel`."""
     return {name: int(value) for name, value in _of_leaves(digest, tree)}
 
 
 def not_finite(tree: Any) -> list[str]:
-    """Returns the paths of the arrays of a tree that have a number that is not finite."""
+    """Names the arrays of a tree that have a number that is not finite, by their paths."""
     return [name for name, finite in _of_leaves(is_finite, tree) if not finite]
 
 
@@ -67,12 +67,12 @@ def verify(tree: Any, written: Mapping[str, int]) -> None:
 
 
 def seal(content: dict[str, Any]) -> dict[str, Any]:
-    """Returns JSON values together with their checksum, for `unseal`."""
+    """Puts JSON values beside their checksum, for `unseal`."""
     return {"content": content, "sha256": _sha256(content)}
 
 
 def unseal(sealed: Any) -> dict[str, Any]:
-    """Returns the content that `seal` was given; raises DamagedError where it has changed since."""
+    """Takes out what `seal` was given; raises DamagedError where it has changed since."""
     if not isinstance(sealed, Mapping) or sealed.get("sha256") != _sha256(sealed.get("content")):
         raise DamagedError("the metadata are not as they were written")
     return sealed["content"]
@@ -83,7 +83,7 @@ def _sha256(content: Any) -> str:
 
 
 def _words(x: jax.Array) -> jax.Array:
-    """Returns the bits of an array as words of 32 bits, two words for each number of 64 bits."""
+    """Views an array as words of 32 bits, two words for each number of 64 bits."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
     if x.dtype == bool:

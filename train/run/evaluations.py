@@ -1,9 +1,9 @@
 """Evaluation: every example of a split counts once, without dropout, and keeps its own numbers."""
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from train.data.device import ResidentEvaluation
-from train.mesh import feeds, refusals
+from train.mesh import compilation, feeds
 from train.mesh.replicas import Replicas
 from train.run.progress import Clock, averages
 from train.state import Params
@@ -23,8 +23,7 @@ Metrics = dict[str, float]
 OfExamples = Mapping[str, np.ndarray]  # the sums of each example, (n,), `weight` and `index` among them
 
 
-@dataclasses.dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """What a replica's evaluation found: metrics of the split, and numbers of each example in order."""
 
     metrics: Metrics
@@ -35,10 +34,6 @@ class Evaluator:
     """Measures splits of a task, each time with the same compiled programs.
 
     Where a split's data fit on the devices, they stay there, and one call measures all of it.
-
-    Args:
-      task: The task, with its data and its loss.
-      replicas: The replicas that are measured, and the mesh that holds them.
     """
 
     def __init__(self, task: Task, replicas: Replicas):
@@ -47,13 +42,10 @@ class Evaluator:
         self._held: dict[str, tuple[ResidentEvaluation, Batch, Batch]] = {}  # a split's data, and rows of all batches
 
     def __call__(self, split: str, params: Params) -> tuple[list[Measured], float]:
-        """Measures a split with every replica's parameters.
+        """Measures a split with every replica's parameters; tells how many of the task's units were measured a second.
 
         Metrics are sums over all examples, divided once. The task may add others, such as scores of the texts that the
         model writes. The time of those scores and of compiling does not count.
-
-        Returns:
-          What was measured of each replica, and how many of the task's units were measured a second.
         """
         task, replicas, clock = self._task, self._replicas, Clock()
         on_devices = split in self._held or not feeds.why_host(task.sources[split], replicas.mesh, training=False)
@@ -61,7 +53,8 @@ class Evaluator:
         units = task.eval_examples(split) * task.units_per_example * len(replicas)
         measured = []
         for trained, examples in zip(replicas.unstack(params), map(_in_order, replicas.split(parts)), strict=True):
-            metrics = task.metrics(split, averages(_totals(examples)))
+            sums = {name: float(np.sum(x, dtype=np.float64)) for name, x in examples.items() if name != "index"}
+            metrics = task.metrics(split, averages(sums))
             measured.append(Measured(metrics | task.measured(split, trained, replicas.mesh), examples))
         return measured, units / clock.seconds
 
@@ -103,14 +96,15 @@ class Evaluator:
         shapes = (name, *((name, of.shape) for tree in shared for name, of in sorted(tree.items())))
         if shapes not in self._compiled:
             clock.lap(0)
-            self._compiled[shapes] = refusals.compiled(lambda: self._lower(function, params, shared))
+            whole = NamedSharding(self._replicas.mesh, PartitionSpec())
+
+            def lower() -> jax.stages.Lowered:
+                over = self._replicas.over(function, True, *(False for _ in shared))
+                return jax.jit(over, out_shardings=whole).lower(params, *shared)
+
+            self._compiled[shapes] = compilation.compiled(lower)
             clock.skip()
         return self._compiled[shapes](params, *shared)
-
-    def _lower(self, function: Callable[..., Batch], params: Params, shared: Sequence[Batch]) -> jax.stages.Lowered:
-        over = self._replicas.over(function, True, *(False for _ in shared))
-        whole = NamedSharding(self._replicas.mesh, PartitionSpec())
-        return jax.jit(over, out_shardings=whole).lower(params, *shared)
 
 
 def _in_order(examples: dict[str, np.ndarray]) -> OfExamples:
@@ -120,17 +114,8 @@ def _in_order(examples: dict[str, np.ndarray]) -> OfExamples:
     return {name: values[order] for name, values in examples.items()}
 
 
-def _totals(examples: OfExamples) -> dict[str, float]:
-    return {name: float(np.sum(values, dtype=np.float64)) for name, values in examples.items() if name != "index"}
-
-
 def write_examples(directory: Path, tested: Mapping[str, list[OfExamples]]) -> None:
-    """Writes the numbers of each test example: `last/loss (R, n)` and so on, and its `index (n,)`.
-
-    Args:
-      directory: The work directory.
-      tested: By `last` and `best`, what each of R replicas measured.
-    """
+    """Writes what R replicas measured of each test example by `last` and `best`: `last/loss (R, n)` and so on."""
     arrays = {"index": next(iter(tested.values()))[0]["index"]}
     for when, replicas in tested.items():
         for name in replicas[0].keys() - {"index"}:

@@ -33,10 +33,10 @@ class Interrupts(contextlib.ExitStack):
         return self
 
     def stop_after(self, step: int) -> bool:
-        """Returns whether to save and stop after this step; every process must call it once after every step.
+        """Tells whether to save and stop after this step; every process must call it once after every step.
 
-        Several processes get True at the same step, the first that none of them has passed. A signal that comes after
-        the call counts at the next step.
+        Several processes stop at the same step, the first that none of them has passed. A signal that comes after the
+        call counts at the next step.
         """
         if jax.process_count() > 1:
             return multihost_utils.reached_preemption_sync_point(step)
@@ -52,7 +52,7 @@ class Interrupts(contextlib.ExitStack):
 
 @functools.cache
 def _handler_in_c(number: int) -> Callable[[int], None] | None:
-    """Removes the C handler of a signal from the process and returns it; None where there was none."""
+    """Removes the C handler of a signal from the process and gives it; None where there was none."""
     libc = ctypes.CDLL(None)
     libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
     address = libc.signal(number, int(signal.SIG_DFL))

@@ -1,4 +1,4 @@
-"""Progress: the clock, running averages, and how both are read."""
+"""Progress: the clock, running averages, what is known of each replica, and how it is read."""
 
 import math
 import time
@@ -8,21 +8,26 @@ from typing import Any
 
 import numpy as np
 
+DIVERGED, PATIENCE = "diverged", "patience"  # why a replica ended before the others
+Numbers = Mapping[str, Any]  # of each step of a call
+
 
 class Clock:
     """Counts the seconds of training alone: compilation, evaluation and checkpoints do not count.
 
-    `lap` after each step adds the time since the last call; `skip` leaves that time out.
+    Attributes:
+      seconds: Those of the run, restarts included.
+      units: The examples or tokens of those seconds.
     """
 
-    def __init__(self, saved: dict[str, float] | None = None):
+    def __init__(self, saved: Mapping[str, float] | None = None):
         saved = saved or {"seconds": 0.0, "units": 0, "wall": 0.0}
         self.seconds, self.units, self._wall_before = saved["seconds"], saved["units"], saved["wall"]
         self._start_seconds, self._laps, self._last = self.seconds, 0, time.perf_counter()
         self._born = time.monotonic()
 
     def lap(self, units: int, steps: int = 1) -> None:
-        """Counts steps of `units` examples or tokens together."""
+        """Adds the time since the last call, in which steps took `units` examples or tokens together."""
         now = time.perf_counter()
         self.seconds += now - self._last
         self.units += units
@@ -48,55 +53,96 @@ class Clock:
         """Examples or tokens a second, over the whole run, restarts included."""
         return self.units / self.seconds if self.seconds else 0.0
 
-    def seconds_of(self, units: int) -> float:
-        """Returns the seconds that `units` examples or tokens take at the whole run's pace; 0 before the first lap."""
-        return units * self.seconds / max(self.units, 1)
-
     @property
     def pace(self) -> float:
         """Seconds a step in this process; NaN before the first lap."""
         return (self.seconds - self._start_seconds) / self._laps if self._laps else math.nan
 
 
-class Averages:
-    """Averages of training metrics since they were last taken, as sums on the host that are divided once."""
+class Averages(Counter):
+    """Training metrics since they were last taken, as sums on the host that are divided once; `dict` copies them."""
 
-    def __init__(self, saved: Mapping[str, float] | None = None):
-        self._sums = Counter[str](saved)
-
-    def add(self, numbers: Mapping[str, Any], count: int) -> None:
+    def add(self, numbers: Numbers, count: int) -> None:
         """Adds the first `count` steps of a call's report, one after another, so that calls may be cut anywhere."""
         if not count:
             return
         added = numbers["sums"] | {"gradient_norm": numbers["gradient_norm"]}
-        if not added.keys() <= self._sums.keys():  # there are no sums yet, or those of a version with other metrics
-            self._sums.clear()
+        if not added.keys() <= self.keys():  # there are no sums yet, or those of a version with other metrics
+            self.clear()
         for name, values in added.items():
             for value in values[:count].tolist():
-                self._sums[name] += value
-        self._sums["steps"] += count
-        self._sums["learning_rate"] = float(numbers["learning_rate"][count - 1])
-
-    def clear(self) -> None:
-        """Starts anew."""
-        self._sums.clear()
-
-    @property
-    def steps(self) -> int:
-        """How many steps were added."""
-        return round(self._sums["steps"])
-
-    @property
-    def saved(self) -> dict[str, float]:
-        """A copy for a checkpoint, which is written while training goes on."""
-        return dict(self._sums)
+                self[name] += value
+        self["steps"] += count
+        self["learning_rate"] = float(numbers["learning_rate"][count - 1])
 
     def take(self) -> dict[str, float]:
-        """Returns the averages and starts anew; the learning rate is the latest."""
-        sums, self._sums = self._sums, Counter()
+        """Divides, and starts anew; the learning rate is the latest."""
+        sums = dict(self)
+        self.clear()
         steps, rate = sums.pop("steps"), sums.pop("learning_rate")
         norm = sums.pop("gradient_norm") / steps
         return averages(sums) | {"gradient_norm": norm, "learning_rate": rate}
+
+
+class Life:
+    """One replica's training so far, which a checkpoint keeps as `saved`.
+
+    Attributes:
+      averages: The averages since the last line of the record.
+      epoch: The averages of the epoch so far.
+      best: Its best step, with the value that decides, the greater the better; of equally good steps, the last.
+      waited: How many validations have passed without a better value.
+      ended: Why and after which step it ended before the run did; {} while it is trained.
+    """
+
+    def __init__(self, saved: Mapping[str, Any]):
+        self.averages, self.epoch = Averages(saved.get("averages")), Averages(saved.get("epoch"))
+        self.best = saved.get("best", {"step": 0, "value": -math.inf})
+        self.waited, self.ended = saved.get("waited", 0), saved.get("ended", {})
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """What a checkpoint keeps, copied, since it is written while training goes on."""
+        return vars(self) | {"averages": dict(self.averages), "epoch": dict(self.epoch)}
+
+    def revive(self, patience: int) -> None:
+        """Lets a life go on whose patience had ended, and is longer now."""
+        if self.ended.get("why") == PATIENCE and not 0 < patience <= self.waited:
+            self.ended = {}
+
+    def add(self, before: int, count: int, numbers: Numbers, index: np.ndarray) -> list[float]:
+        """Counts the steps of a call, and gives the loss of each; the first that was not taken ends this life.
+
+        Args:
+          before: The steps before the call.
+          count: The steps of the call.
+          numbers: The report of the call, from `Step`, each number `(most,)` or more.
+          index: The indices of each step's examples, `(count, B)`.
+        """
+        taken = numbers["taken"][:count]
+        good = count if taken.all() else int(taken.argmin())
+        losses = (numbers["sums"]["loss"][:count] / numbers["sums"]["weight"][:count]).tolist()
+        self.averages.add(numbers, good)
+        self.epoch.add(numbers, good)
+        if good < count:
+            self.ended = {
+                "why": DIVERGED,
+                "step": before + good,
+                "loss": str(losses[good]),
+                "gradient_norm": str(float(numbers["gradient_norm"][good])),
+                "examples": index[good].tolist(),
+            }
+        return losses[:good]
+
+    def validated(self, step: int, value: float, patience: int) -> bool:
+        """Takes a validation's value; tells whether the step is the best so far. Patience may end this life."""
+        improved = value >= self.best["value"]
+        self.waited = 0 if value > self.best["value"] else self.waited + 1
+        if improved:
+            self.best = {"step": step, "value": value}
+        if 0 < patience <= self.waited:
+            self.ended = {"why": PATIENCE, "step": step}
+        return improved
 
 
 def averages(sums: dict[str, Any]) -> dict[str, float]:

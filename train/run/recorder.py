@@ -1,21 +1,26 @@
-"""The record of a run: lines of metrics in `metrics.jsonl` and TensorBoard's events, and their means on the screen."""
+"""The record of a run: lines of metrics in `metrics.jsonl` and for other loggers, and their means on the screen."""
 
 import contextlib
+import dataclasses
+import importlib
 import json
 import os
+import secrets
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
-from attention.errors import UsageError
+from attention.errors import UsageError, brief, unknown
 from models.files import open_regular
 from train.cli.terminal import coloured, filled
+from train.config.schema import WANDB
 from train.mesh import processes
-from train.run import loggers, results
 from train.run.progress import Clock, duration_text, numbers_text
 from train.run.results import Metrics
 from train.setup import Setup
@@ -24,15 +29,10 @@ SILENCE = 60.0  # seconds without output after which a log without a terminal ge
 
 
 class Record:
-    """The file `metrics.jsonl`, with one JSON object a line and each step of a split once.
+    """The file `metrics.jsonl` of a work directory, with one JSON object a line and each step of a split once.
 
-    Args:
-      workdir: The run's folder.
-      size: The bytes of the record that belong to the restored checkpoint. Whatever was written after them is cut off,
-        and so is an incomplete line.
-
-    Raises:
-      UsageError: the record has fewer bytes.
+    Whatever was written after the `size` bytes that belong to the restored checkpoint is cut off, and so is an
+    incomplete line. A record of fewer bytes is refused.
     """
 
     def __init__(self, workdir: Path, size: int):
@@ -53,7 +53,7 @@ class Record:
         self._file.flush()
 
     def sync(self) -> int:
-        """Flushes the file to disk, and returns its size in bytes."""
+        """Flushes the file to disk, and gives its size in bytes."""
         os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
@@ -64,12 +64,10 @@ class Record:
 
 
 def set_aside(workdir: Path) -> list[str]:
-    """Keeps the record of a run that has no checkpoint to continue from, and returns what to say of it.
+    """Keeps the record of a run that has no checkpoint to continue from, and gives what to say of it.
 
-    Of several such records the longest is kept, since all are of one config and seed.
-
-    Raises:
-      UsageError: the run has finished, so that starting again would take its result away.
+    Of several such records the longest is kept, since all are of one config and seed. A run that has finished is
+    refused, since starting again would take its result away.
     """
     record, kept, result = (workdir / name for name in ("metrics.jsonl", "metrics.old.jsonl", "result.json"))
     if result.exists():
@@ -84,12 +82,17 @@ def set_aside(workdir: Path) -> list[str]:
     return [f"There is a record but no checkpoint, so the run starts again; what it had recorded is in {kept}."]
 
 
+def numbers(line: dict[str, Any]) -> dict[str, float]:
+    """Names the numbers of a line `split/name`, or `split/name/replica_2` where they are a replica's."""
+    whose = f"/replica_{line['replica']}" if "replica" in line else ""
+    left = {name: value for name, value in line.items() if name not in ("step", "split", "replica")}
+    return {f"{line['split']}/{name}{whose}": value for name, value in left.items()}
+
+
 class TensorBoard:
     """TensorBoard events of the same numbers, written synchronously, since tensorboardX's thread would lose errors.
 
-    Args:
-      workdir: The run's folder.
-      step: The restored step; later events of an earlier process are hidden.
+    Events of an earlier process that are later than `step`, the restored one, are hidden.
     """
 
     def __init__(self, workdir: Path, step: int):
@@ -103,10 +106,10 @@ class TensorBoard:
         self._events.flush()
 
     def write(self, line: dict[str, Any]) -> None:
-        """Adds every number of a line; see `loggers.numbers`."""
+        """Adds every number of a line; see `numbers`."""
         from tensorboardX.summary import scalar
 
-        for name, value in loggers.numbers(line).items():
+        for name, value in numbers(line).items():
             self._add(line["step"], summary=scalar(name, value))
         self._events.flush()
 
@@ -121,16 +124,89 @@ class TensorBoard:
         self._events.write_event(Event(wall_time=time.time(), step=step, **content))
 
 
+class Logger:
+    """A logger that `train.loggers` names, which is any program: its errors end no run, and the first of them is said.
+
+    The name is `wandb`, or `module:function`, which gives an object with `write(line)` and `close()`.
+    """
+
+    def __init__(self, name: str, directory: Path, config: Any, say: Callable[[str], None]):
+        self._name, self._say, self._failed = name, say, False
+        self._logger = _started(name, directory, config)
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Gives it a line of `metrics.jsonl`: `step`, `split`, perhaps `replica`, and numbers by name."""
+        self._attempt(self._logger.write, line)
+
+    def close(self) -> None:
+        """Ends the log; the process may go on."""
+        self._attempt(self._logger.close)
+
+    def _attempt(self, method: Callable[..., object], *arguments: object) -> None:
+        try:
+            method(*arguments)
+        except Exception as error:
+            if not self._failed:
+                self._say(
+                    f"The logger {self._name!r} failed ({type(error).__name__}: {brief(error)}); the run goes on, and "
+                    "metrics.jsonl has all lines."
+                )
+            self._failed = True
+
+
+def _wandb(directory: Path, config: dict[str, Any]) -> Any:
+    """Starts a run of Weights & Biases, which a run that continues continues; the project is $WANDB_PROJECT."""
+    wandb = _imported(WANDB, "pip install wandb")
+    project, identity = os.environ.get("WANDB_PROJECT", "attention-bench"), directory / "wandb_id.txt"
+    if not identity.exists():
+        identity.write_text(secrets.token_hex(8), encoding="utf-8")
+    known = {"id": identity.read_text(encoding="utf-8"), "resume": "allow"}
+    run = wandb.init(project=project, name=directory.name, dir=str(directory), config=config, **known)
+    return SimpleNamespace(write=lambda line: run.log(numbers(line), step=line["step"]), close=run.finish)
+
+
+def _started(name: str, directory: Path, config: Any) -> Any:
+    make = _wandb if name == WANDB else _function(name)
+    try:
+        logger = make(directory, dataclasses.asdict(config))
+    except UsageError:
+        raise
+    except Exception as error:  # it is any program
+        raise UsageError(
+            f"train.loggers={name!r} cannot start ({type(error).__name__}: {brief(error)}); mend that (for wandb: "
+            "`wandb login`, or WANDB_MODE=offline), or leave it out."
+        ) from error
+    if not all(callable(getattr(logger, method, None)) for method in ("write", "close")):
+        raise UsageError(
+            f"train.loggers={name!r} returns {logger!r}, which has no methods write and close; return a logger, or "
+            "leave it out."
+        )
+    return logger
+
+
+def _function(name: str) -> Callable[[Path, dict[str, Any]], Any]:
+    module, _, function = name.partition(":")
+    found = _imported(module, "put its folder into PYTHONPATH")
+    if not callable(getattr(found, function, None)):
+        raise unknown(f"function of {module} in train.loggers", function, filter(str.isidentifier, vars(found)))
+    return getattr(found, function)
+
+
+def _imported(module: str, remedy: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # it is any program
+        raise UsageError(
+            f"train.loggers needs the module {module!r} ({type(error).__name__}: {brief(error)}): {remedy}, or leave "
+            "it out."
+        ) from error
+
+
 class Recorder:
     """Writes a run's metrics to its files and to the screen, and counts its time; only the first process writes.
 
-    A terminal gets a bar, and a log gets a line where nothing else was printed for a minute.
-
-    Args:
-      directory: The work directory.
-      setup: The setup of the run.
-      step: How many steps were taken before.
-      progress: The progress in the restored checkpoint; empty for a new run.
+    A terminal gets a bar, and a log gets a line where nothing else was printed for a minute. A run continues after
+    `step` steps with the `progress` of a checkpoint, {} for a new run.
 
     Attributes:
       clock: The clock of the training.
@@ -141,9 +217,11 @@ class Recorder:
         self._replicas, self._unit, self._total = setup.replicas, setup.task.unit, setup.timetable.total
         self.clock, self.rate = Clock(progress.get("clock")), f"{self._unit}_per_second"
         self._active, self._said = processes.is_first(), time.monotonic()
-        record = [Record(directory, progress.get("record_size", 0))] if self._active else []
-        others = loggers.made(setup.config.train.loggers if record else "", directory, setup.config, self.say)
-        self._record, self._files = record, [*record, *(TensorBoard(directory, step) for _ in record), *others]
+        self._files: list[Record | TensorBoard | Logger] = []
+        if self._active:
+            self._files += [Record(directory, progress.get("record_size", 0)), TensorBoard(directory, step)]
+            names = filter(None, setup.config.train.loggers.split(","))
+            self._files += [Logger(name, directory, setup.config, self.say) for name in names]
         terminal = self._active and sys.stderr.isatty()
         self._bar = tqdm(
             total=self._total,
@@ -155,23 +233,21 @@ class Recorder:
         )
 
     def write(self, split: str, step: int, metrics: Mapping[int, Metrics], speed: float, shown: bool = True) -> None:
-        """Writes a line for each replica: metrics, seconds of training and throughput.
+        """Writes a line for each replica: metrics, seconds and throughput; if it is `shown`, their mean to the screen.
 
-        Args:
-          split: The split that was measured.
-          step: The step after which it was measured.
-          metrics: The metrics of each replica, by its number.
-          speed: The throughput in examples or tokens a second.
-          shown: Whether the screen shows the mean too.
+        The metrics are by the replica's number, and the speed is in examples or tokens a second.
         """
         timing = {"seconds": self.clock.seconds, self.rate: speed}
-        for replica, numbers in metrics.items():
+        for replica, found in metrics.items():
             for file in self._files:
-                file.write({"step": step, "split": split} | self._replicas.label(replica) | numbers | timing)
+                file.write({"step": step, "split": split} | self._replicas.label(replica) | found | timing)
         if shown and metrics:
-            numbers = numbers_text(results.mean([*metrics.values()]) | {self.rate: speed})
+            means = {
+                name: float(np.mean([of[name] for of in metrics.values()])) for name in next(iter(metrics.values()))
+            }
+            text = numbers_text(means | {self.rate: speed})
             of = f", mean of {len(metrics)}" if self._replicas.front else ""
-            self.say(f"step {step}/{self._total} {split}{of}: {numbers}")
+            self.say(f"step {step}/{self._total} {split}{of}: {text}")
 
     def say(self, *lines: str) -> None:
         """Prints lines that stay, wrapped at `terminal.COLUMNS`."""
@@ -200,8 +276,8 @@ class Recorder:
             self.say(f"step {step}/{self._total}: {text}")
 
     def progress(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps: the clock, and how many bytes of the record are on disk."""
-        return {"clock": self.clock.saved, "record_size": sum(record.sync() for record in self._record)}
+        """What a checkpoint keeps: the clock, and how many bytes of the record are on disk."""
+        return {"clock": self.clock.saved, "record_size": self._files[0].sync() if self._active else 0}
 
     def close(self) -> None:
         """Closes the bar, which stays on the screen, and the files."""

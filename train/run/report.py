@@ -1,6 +1,6 @@
 """The report of a run before the first step and after the last."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +8,15 @@ from train.cli import files
 from train.data.splits import PARTS
 from train.mesh import memory, processes
 from train.run import results, workdir
+from train.run.progress import Life
 from train.run.recorder import Recorder
+from train.run.results import Metrics
 from train.setup import Setup
 from train.state import TrainState
 
 
 def outline(kind: str, setup: Setup, state: TrainState, fake: str = "") -> Iterator[str]:
-    """Yields lines about model, devices and memory.
-
-    Args:
-      kind: The kind of run, such as `Training`.
-      setup: The setup of the run.
-      state: Arrays or their shapes, with shardings.
-      fake: `fake ` where the devices are fake, else empty.
-    """
+    """Yields lines about model, devices and memory of a run of a kind, such as `Training`; `state` may be shapes."""
     about, mesh = setup.about, setup.replicas.mesh
     yield (
         f"{kind} {about['attention']}: {about['parameters']:,} parameters, "
@@ -47,48 +42,36 @@ def header(setup: Setup, state: TrainState) -> Iterator[str]:
 
 
 def write(
-    directory: Path,
-    setup: Setup,
-    recorder: Recorder,
-    step: int,
-    outcomes: Sequence[results.Outcome],
+    directory: Path, setup: Setup, recorder: Recorder, step: int, outcomes: Iterable[tuple[Life, Metrics, Metrics]]
 ) -> dict[str, Any]:
-    """Writes `result.json` and `curves.png`, and prints a summary.
+    """Writes `result.json`, whose content it gives back, and `curves.png`, and prints a summary.
 
-    Args:
-      directory: The work directory.
-      setup: The setup of the run.
-      recorder: Prints the summary, and has counted the time.
-      step: The last step.
-      outcomes: How each replica came out.
-
-    Returns:
-      The content of `result.json`.
+    The outcomes are, of each replica, what is known of it, and its test metrics after the last and the best step.
     """
     task, replicas = setup.task, setup.replicas
-    first, clock = processes.is_first(), recorder.clock  # only the first process is sure to see the whole record
-    early = {"stopped_early": step < setup.timetable.total} if setup.config.train.patience else {}
+    first, clock, early = processes.is_first(), recorder.clock, step < setup.timetable.total
     shared = {
-        **early,
+        **({"stopped_early": early} if setup.config.train.patience else {}),
         "seconds": clock.seconds,
         "wall_seconds": clock.wall,
         "train_examples": task.train_examples,
-        "seconds_per_epoch": clock.seconds_of(task.train_examples * task.units_per_example),
+        "seconds_per_epoch": task.train_examples * task.units_per_example * clock.seconds / max(clock.units, 1),
         recorder.rate: clock.per_second,
         "baselines": task.baselines() if first else {},
         **setup.about,
         **workdir.peak_memory(),
         **workdir.environment(),
     }
-    record = files.read_record(directory) if first else []
+    record = files.read_record(directory) if first else []  # only the first process is sure to see all of it
     found = [
-        outcome.result(results.of_replica(record, replica), recorder.rate) for replica, outcome in enumerate(outcomes)
+        results.of_one(life, step, last, best, results.of_replica(record, replica), recorder.rate)
+        for replica, (life, last, best) in enumerate(outcomes)
     ]
     result = results.of_all(found, replicas.seeds, replicas.rates, shared)
     if first:
         files.write_json(directory / "result.json", result)
         draw_curves(record, directory / "curves.png")
-    if early.get("stopped_early"):
+    if early and setup.config.train.patience:
         patience = f"{setup.config.train.patience} evaluations on validation data (train.patience)"
         recorder.say(f"Ended after step {step} of {setup.timetable.total}: no better {task.best} in {patience}.")
     recorder.say(*results.lines_of(result, task.best))
@@ -97,12 +80,7 @@ def write(
 
 
 def draw_curves(lines: list[dict[str, Any]], path: Path) -> None:
-    """Draws the metrics that training and validation share, a line for each replica; does nothing where there are none.
-
-    Args:
-      lines: The lines of `metrics.jsonl`.
-      path: The file to write; its suffix gives the format.
-    """
+    """Draws the metrics that training and validation share, a line for each replica, if a record has any."""
     from matplotlib.figure import Figure
 
     splits = {split: [line for line in lines if line["split"] == split] for split in PARTS}

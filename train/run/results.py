@@ -1,72 +1,51 @@
 """The results of a finished run, as `result.json` has them and as lines of text."""
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from train.run.lives import DIVERGED
-from train.run.progress import duration_text, numbers_text
+from train.run.progress import DIVERGED, Life, duration_text, numbers_text
 
 Lines = list[dict[str, Any]]
 Metrics = dict[str, float]
 TIMES = ("final", "best")  # a result's metrics at the last and at the best step, each by split
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How one replica's training came out.
+def of_one(life: Life, step: int, last: Metrics, best: Metrics, lines: Lines, rate: str) -> dict[str, Any]:
+    """Makes the result of one replica after the run's last `step`, without the entries that all share.
 
-    Attributes:
-      steps: How many steps it was trained for.
-      best_step: Its best step.
-      last: Its test metrics after the last step.
-      best: Its test metrics after the best step.
-      ended: Why and when it ended before the run did; {} where it did not. See `train.run.lives`.
+    Its test metrics are those after its last and its best step, `lines` is its part of the record, and `rate` names the
+    throughput there.
     """
 
-    steps: int
-    best_step: int
-    last: Metrics
-    best: Metrics
-    ended: dict[str, Any]
+    def at(step: int, test: Metrics) -> dict[str, Metrics]:
+        epochs = [line["step"] for line in lines if line["split"] == "epoch" and line["step"] <= step]
+        steps = {"train": step, "epoch": max(epochs, default=0), "validation": step}
+        return {split: found for split, of in steps.items() if (found := measured(split, of))} | {"test": test}
 
-    def result(self, lines: Lines, rate: str) -> dict[str, Any]:
-        """Makes its result, without the entries that all replicas share.
+    def measured(split: str, step: int) -> Metrics:
+        there = [line for line in lines if line["split"] == split and line["step"] == step]
+        omitted = ("step", "split", "replica", "seconds", rate)
+        return {name: value for name, value in there[-1].items() if name not in omitted} if there else {}
 
-        Args:
-          lines: The replica's part of the record.
-          rate: The name of the throughput in the record.
-        """
-
-        def at(step: int, test: Metrics) -> dict[str, Metrics]:
-            epochs = [line["step"] for line in lines if line["split"] == "epoch" and line["step"] <= step]
-            whole = _line(lines, "epoch", max(epochs, default=0), rate)
-            return _line(lines, "train", step, rate) | whole | _line(lines, "validation", step, rate) | {"test": test}
-
-        early = {"ended": self.ended} if self.ended else {}
-        found = {"final": at(self.steps, self.last), "best": at(self.best_step, self.best)}
-        return {"steps": self.steps, "best_step": self.best_step, **found, **early}
+    steps, best_step = life.ended.get("step", step), life.best["step"]
+    found = {"steps": steps, "best_step": best_step, "final": at(steps, last), "best": at(best_step, best)}
+    return found | ({"ended": life.ended} if life.ended else {})
 
 
 def of_replica(lines: Lines, replica: int) -> Lines:
-    """Returns a replica's part of a record; a record without replicas belongs to replica 0."""
+    """Takes a replica's part of a record; a record without replicas belongs to replica 0."""
     return [line for line in lines if line.get("replica", 0) == replica]
 
 
 def of_all(
     outcomes: Sequence[dict[str, Any]], seeds: Sequence[int], rates: Sequence[float], shared: dict[str, Any]
 ) -> dict[str, Any]:
-    """Makes the content of `result.json`; of several replicas, each result, and the mean and standard deviation.
+    """Makes the content of `result.json` of the result, seed and highest learning rate of each replica.
 
-    Those are over the replicas that did not diverge.
-
-    Args:
-      outcomes: The result of each replica.
-      seeds: The seed of each replica.
-      rates: The highest learning rate of each replica.
-      shared: The entries that are the same for all, such as times and versions.
+    Of several it has the mean and standard deviation too, over those that did not diverge. All share the entries
+    `shared`, such as times and versions.
     """
     if len(outcomes) == 1:
         return outcomes[0] | shared
@@ -84,18 +63,20 @@ def of_all(
     }
 
 
-def mean(metrics: Sequence[Metrics]) -> Metrics:
-    """Returns the mean of each metric over replicas."""
-    return {name: float(np.mean([numbers[name] for numbers in metrics])) for name in metrics[0]}
+def _over(outcomes: Sequence[dict[str, Any]], statistic: Callable[[list[float]], float]) -> dict[str, Any]:
+    """Takes a statistic of each metric, in the splits that every replica has."""
+    return {
+        at: {
+            split: {name: float(statistic([outcome[at][split][name] for outcome in outcomes])) for name in metrics}
+            for split, metrics in outcomes[0][at].items()
+            if all(split in outcome[at] for outcome in outcomes)
+        }
+        for at in TIMES
+    }
 
 
 def lines_of(result: dict[str, Any], best: str) -> Iterator[str]:
-    """Yields a result as lines of text: test metrics at the last and the best step, and baselines.
-
-    Args:
-      result: The result from `of_all`.
-      best: The metric that chooses the best step.
-    """
+    """Yields a result as lines: test metrics at the last step and at that of the best metric `best`, and baselines."""
     steps, trained = result["steps"], duration_text(result["seconds"])
     if "replicas" in result:
         final, chosen = (_spread_text(result, at) for at in TIMES)
@@ -109,25 +90,6 @@ def lines_of(result: dict[str, Any], best: str) -> Iterator[str]:
     yield f"Test at {where}, of the best {best} on validation data: {chosen}"
     if result["baselines"]:
         yield "Baselines on test: " + numbers_text(result["baselines"])
-
-
-def _line(lines: Lines, split: str, step: int, rate: str) -> dict[str, Metrics]:
-    """Returns the metrics of a split after a step, by the split's name; nothing where there is no such line."""
-    there = [line for line in lines if line["split"] == split and line["step"] == step]
-    omitted = ("step", "split", "replica", "seconds", rate)
-    return {split: {k: v for k, v in there[-1].items() if k not in omitted}} if there else {}
-
-
-def _over(outcomes: Sequence[dict[str, Any]], statistic: Callable[[list[float]], float]) -> dict[str, Any]:
-    """Returns a statistic of each metric, in the splits that every replica has."""
-    return {
-        at: {
-            split: {name: float(statistic([outcome[at][split][name] for outcome in outcomes])) for name in metrics}
-            for split, metrics in outcomes[0][at].items()
-            if all(split in outcome[at] for outcome in outcomes)
-        }
-        for at in TIMES
-    }
 
 
 def _spread_text(result: dict[str, Any], at: str) -> str:

@@ -1,7 +1,6 @@
 """The life of a run in its work directory: it is restored, logs, evaluates, saves, and stops when it is asked to."""
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from train.run import digest, evaluations, report, results, workdir
 from train.run.checkpoints import Checkpoints, evaluated
 from train.run.evaluations import Evaluator, Measured
 from train.run.interrupts import Interrupts
-from train.run.lives import DIVERGED, Life
+from train.run.progress import DIVERGED, Life
 from train.run.recorder import Recorder, set_aside
 from train.setup import Setup
 from train.state import Params, TrainState
@@ -27,12 +26,6 @@ CALL = 1.0  # seconds that a call of the program may take, so that signals are h
 
 class TrainingRun(contextlib.ExitStack):
     """A training in its work directory, which is held by this process; a context manager.
-
-    Args:
-      setup: What is trained.
-      directory: The work directory.
-      resolved: The config as plain values.
-      checkpoints: Its checkpoints.
 
     Attributes:
       step: How many steps have been taken.
@@ -55,12 +48,7 @@ class TrainingRun(contextlib.ExitStack):
             yield
 
     def start(self, fresh: Callable[[], tuple[TrainState, str]]) -> TrainState:
-        """Restores the newest checkpoint, or starts with a fresh state and a remark on it.
-
-        Raises:
-          UsageError: the run has taken more steps than the timetable has, its checkpoint is of an older version, or it
-            has finished and its checkpoints are gone.
-        """
+        """Restores the newest checkpoint, or starts with a fresh state and a remark on it."""
         setup, total = self._setup, self._setup.timetable.total
         restored = self._checkpoints.restore(setup.replicas.abstract(setup.shapes))
         if restored:
@@ -120,12 +108,13 @@ class TrainingRun(contextlib.ExitStack):
     def pause(self, state: TrainState) -> TrainState:
         """Evaluates and saves where it is time, or where the run stops here."""
         timetable = self._setup.timetable
-        if not (self.stopping or timetable.pauses(self.step)):
+        evaluates, saves = timetable.evaluates(self.step), timetable.saves(self.step)
+        if not (self.stopping or evaluates or saves):
             return state
         self._read()
-        improved = timetable.evaluates(self.step) and self._any_alive and self._validate(state)
+        improved = evaluates and self._any_alive and self._validate(state)
         state = self._retired(state)
-        if self.stopping or not self._any_alive or timetable.saves(self.step):
+        if self.stopping or saves or not self._any_alive:
             self.save(state)
         elif improved:
             self._checkpoints.save(self.step, evaluated(state), None, self._best)
@@ -155,21 +144,14 @@ class TrainingRun(contextlib.ExitStack):
         return finished
 
     def finish(self, state: TrainState) -> dict[str, Any]:
-        """Measures test data at the last and the best step, and writes the report.
-
-        Returns:
-          The content of `result.json`.
-        """
+        """Measures test data at the last and the best step, and writes the report; gives what `result.json` holds."""
         last = self._write("test", self.step, state)
         params = self._best_params(state)
         best = last if params is None else self._measure("test", params)[0]
         if processes.is_first():
             measured = {"last": [one.examples for one in last], "best": [one.examples for one in best]}
             evaluations.write_examples(self._directory, measured)
-        outcomes = [
-            results.Outcome(life.ended.get("step", self.step), life.best["step"], a.metrics, b.metrics, life.ended)
-            for life, a, b in zip(self._lives, last, best, strict=True)
-        ]
+        outcomes = [(life, a.metrics, b.metrics) for life, a, b in zip(self._lives, last, best, strict=True)]
         return report.write(self._directory, self._setup, self.recorder, self.step, outcomes)
 
     @property
@@ -193,11 +175,11 @@ class TrainingRun(contextlib.ExitStack):
         losses = [self._lives[r].add(before, count, numbers[r], indices[r]) for r in alive]
         clock.lap(index.size * jax.process_count() * self._setup.task.units_per_example, count)
         self._refuse([replica for replica in alive if self._lives[replica].ended])
-        if jax.process_count() == 1:
-            self._set_pace()
+        if jax.process_count() == 1:  # several would have to agree
+            self._most = max(1, int(CALL / clock.pace)) if clock.pace > 0 else 1
         step, timetable = before + count, self._setup.timetable
         if step % timetable.epoch == 0:
-            whole = [r for r in alive if self._lives[r].epoch.steps == timetable.epoch]
+            whole = [r for r in alive if self._lives[r].epoch["steps"] == timetable.epoch]
             self._log("epoch", step, {r: self._lives[r].epoch.take() for r in whole}, shown=False)
             for life in self._lives:
                 life.epoch.clear()
@@ -210,22 +192,11 @@ class TrainingRun(contextlib.ExitStack):
         metrics = {replica: self._setup.task.metrics("train", of_one) for replica, of_one in means.items()}
         self.recorder.write(split, step, metrics, self.recorder.clock.per_second, shown)
 
-    def _set_pace(self) -> None:
-        """Lets a call take as many steps as fit in `CALL` seconds; several processes must agree."""
-        pace = self.recorder.clock.pace
-        most = max(1, int(CALL / pace)) if pace > 0 else 1
-        self._most = int(processes.of_first(str(most)))
-
     def _refuse(self, diverged: list[int]) -> None:
-        """Reports replicas whose loss is no longer finite.
-
-        Raises:
-          NonFiniteError: no replica is left.
-        """
+        """Reports replicas whose loss is no longer finite; raises NonFiniteError where none is left."""
         for replica in diverged:
             ended, name = self._lives[replica].ended, self._setup.replicas.name(replica)
-            shares = map(json.loads, processes.exchange(json.dumps(ended["examples"])))
-            ended["examples"] = [example for share in shares for example in share]
+            ended["examples"] = [example for share in processes.exchange(ended["examples"]) for example in share]
             sentence = (
                 f"The loss{name} was {ended['loss']} and the gradient norm {ended['gradient_norm']} at step "
                 f"{ended['step'] + 1}, on the training examples {ended['examples']}"
@@ -290,7 +261,7 @@ class TrainingRun(contextlib.ExitStack):
     def _validations(self) -> results.Lines:
         """Reads the record's lines of validation data, in all processes."""
         record = files.read_record(self._directory) if processes.is_first() else []  # only it is sure to see all lines
-        return json.loads(processes.of_first(json.dumps([line for line in record if line["split"] == "validation"])))
+        return processes.of_first([line for line in record if line["split"] == "validation"])
 
     def _best_params(self, state: TrainState) -> Params | None:
         """Stacks each replica's parameters at its best step; None where that is the last step for all.

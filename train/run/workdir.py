@@ -32,23 +32,15 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "nump
 def claimed(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> Iterator[None]:
     """Holds the folder for this run; a second run in it is refused, so that their lines do not mix.
 
-    Creates the folder with `config.json`, or checks that an existing folder has the same run's; see `keep`.
-
-    Args:
-      workdir: The folder.
-      config: The resolved config.
-      files: The texts of other files by name, such as `data.json`, which must be the same in every start of the run.
-
-    Raises:
-      UsageError: the folder cannot be written, holds another run, or holds files but no run; another process is
-        training in it; or the processes of a run have different configs or files, or do not see the same folder.
+    Creates the folder with `config.json`, or checks that an existing folder has the same run's; see `keep`. The texts
+    of `files`, such as `data.json`, must be the same in every start of the run, and in all of its processes.
     """
     with contextlib.ExitStack() as held:
         with processes.together():
             _check_same(config, files)
             token = processes.of_first(secrets.token_hex(8))
             if processes.is_first():
-                with _writing(workdir):
+                with writing(f"The work directory {workdir}"):
                     _create_or_check(workdir, config, files)
                     _lock(held.enter_context(open_regular(workdir / LOCK, "ab", buffering=0)), workdir, token)
                     for name, text in files.items():
@@ -95,26 +87,13 @@ def _lock(file: IO, workdir: Path, token: str) -> None:
 
 
 def keep(workdir: Path, config: dict[str, Any], finished: bool) -> None:
-    """Writes the config where it has changed, and removes the result of a run that continues.
-
-    Args:
-      workdir: The folder, which is locked.
-      config: The resolved config.
-      finished: Whether there is no step left to take.
-
-    Raises:
-      UsageError: the folder cannot be written.
-    """
+    """Writes the config where it has changed, and removes the result of a run that is not `finished`, but continues."""
     if processes.is_first():
-        with _writing(workdir):
+        with writing(f"The work directory {workdir}"):
             if read_config(workdir) != config:
                 write_json(workdir / "config.json", config)
             if not finished:
                 (workdir / "result.json").unlink(missing_ok=True)
-
-
-def _writing(workdir: Path) -> contextlib.AbstractContextManager:
-    return writing(f"The work directory {workdir}")
 
 
 def _check_shared(workdir: Path, token: str) -> None:
@@ -130,11 +109,7 @@ def _check_shared(workdir: Path, token: str) -> None:
 
 
 def read_config(workdir: Path) -> dict[str, Any]:
-    """Returns the resolved config of a run; see `train.loading.leaves.completed`.
-
-    Raises:
-      UsageError: the folder has no config.
-    """
+    """Reads the resolved config of a run; see `train.loading.leaves.completed`."""
     path = workdir / "config.json"
     if not os.path.isfile(path):  # which no name is too long for
         raise UsageError(f"{workdir} is no work directory: it has no config.json; give the --workdir of a run.")
@@ -142,20 +117,12 @@ def read_config(workdir: Path) -> dict[str, Any]:
 
 
 def read_result(workdir: Path, replica: int = 0) -> dict[str, Any]:
-    """Returns the result of a finished run, or of one replica where it has several.
-
-    Raises:
-      UsageError: the run has not finished.
-    """
+    """Reads the result of a finished run, or of one replica where it has several."""
     return read_results(workdir)[replica]
 
 
 def read_results(workdir: Path) -> list[dict[str, Any]]:
-    """Returns the result of each replica of a finished run.
-
-    Raises:
-      UsageError: the run has not finished.
-    """
+    """Reads the result of each replica of a finished run."""
     path = workdir / "result.json"
     if not path.is_file():
         raise UsageError(
@@ -165,17 +132,12 @@ def read_results(workdir: Path) -> list[dict[str, Any]]:
     replicas = result.pop("replicas", [{}])
     if isinstance(replicas, list) and replicas and all(isinstance(replica, dict) for replica in replicas):
         results = [result | replica for replica in replicas]
-        if all(map(_has_metrics, results)):
+        best = [result.get("best") for result in results]
+        if all(isinstance(of, dict) and of and all(isinstance(x, dict) for x in of.values()) for of in best):
             return results
     raise UsageError(
         f"{path} holds no result of a run; give another --workdir, or remove it and run the command again."
     )
-
-
-def _has_metrics(result: dict[str, Any]) -> bool:
-    """Says whether a result has metrics of splits at its best step."""
-    best = result.get("best")
-    return isinstance(best, dict) and bool(best) and all(isinstance(metrics, dict) for metrics in best.values())
 
 
 def _refuse_another(before: dict[str, Any], now: dict[str, Any], workdir: Path) -> None:
@@ -187,7 +149,7 @@ def _refuse_another(before: dict[str, Any], now: dict[str, Any], workdir: Path) 
 
 
 def check_files(files: dict[str, str], workdir: Path) -> None:
-    """Raises UsageError where a text that the run keeps differs from the one of that name in `files`."""
+    """Refuses a text that the run keeps and that differs from the one of that name in `files`."""
     for name, text in files.items():
         path = workdir / name
         if path.exists() and read_text(path) != text:
@@ -198,16 +160,12 @@ def check_files(files: dict[str, str], workdir: Path) -> None:
 
 
 def read_file(workdir: Path, name: str) -> str:
-    """Returns the text of a file that the run keeps with its config.
-
-    Raises:
-      UsageError: the file is missing or cannot be read.
-    """
+    """Reads a file that the run keeps with its config."""
     return read_text(workdir / name, "give the --workdir of a run that has it")
 
 
 def environment() -> dict[str, Any]:
-    """Returns versions, the precision of float32 products, devices and the git revision, for `result.json`."""
+    """Lists versions, the precision of float32 products, devices and the git revision, for `result.json`."""
     return {
         "versions": {package: metadata.version(package) for package in PACKAGES},
         "matmul_precision": jax.config.jax_default_matmul_precision or "default",
@@ -217,7 +175,7 @@ def environment() -> dict[str, Any]:
 
 
 def peak_memory() -> dict[str, Any]:
-    """Returns the peak memory on this process's fullest device, or of the process where devices do not report it."""
+    """Measures the peak memory of this process's fullest device, or of the process where devices do not tell."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     peaks = [stat["peak_bytes_in_use"] for stat in stats if "peak_bytes_in_use" in stat]
     if peaks:
@@ -226,7 +184,7 @@ def peak_memory() -> dict[str, Any]:
 
 
 def _peak_resident() -> int:
-    """Returns bytes; on Linux not from `ru_maxrss`, which includes the memory of the parent process at the start."""
+    """Counts bytes; on Linux not by `ru_maxrss`, which includes the memory of the parent process at the start."""
     status = Path("/proc/self/status")
     if status.is_file():
         (peak,) = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")]
@@ -235,7 +193,7 @@ def _peak_resident() -> int:
 
 
 def revision(folder: Path) -> str:
-    """Returns the commit of a folder's checkout, with `-dirty` if files differ from it; `unknown` where there is none.
+    """Names the commit of a folder's checkout, with `-dirty` if files differ from it; `unknown` where there is none.
 
     What differs in `docs/` does not count: studies keep their runs there while they train.
     """

@@ -17,7 +17,7 @@ from train import evaluate, main
 from train.decode import export, trained
 from train.run.checkpoints import Checkpoints
 from train.setup import Setup
-from train.start.another_run import AnotherRun
+from train.start import AnotherRun
 
 pytestmark = pytest.mark.xdist_group(__name__)
 

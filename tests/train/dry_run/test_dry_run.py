@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from attention import UsageError
-from tests.sizes import once
+from tests.sizes import more, once
 from tests.train.loading.test_configs import FILES
 from train import loading, tasks
 from train.dry_run.dry import DryRun
@@ -139,6 +139,9 @@ def test_what_is_whole_is_listed_largest_first():
         (["--devices=8"], "--devices is for --dry-run"),
         (["--dry-run", "--devices=eight"], "--devices must be a whole number from 1 on, but it is 'eight'."),
         (["--dry-run=yes"], "--dry-run takes no value: write --dry-run alone."),
+        (["--dry-run", "--config.mesh.data=1000000000"], "has 1000000000 devices, and a dry run makes at most 65536"),
+        (["--topology=v5e:2x2"], "--topology is for --dry-run"),
+        more(["--dry-run", "--topology=v5e:2x2", "--devices=4"], "leave out --devices"),
     ],
 )
 def test_mistakes_in_flags_are_one_sentence(flags, message, capsys):

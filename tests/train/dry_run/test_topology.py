@@ -11,10 +11,8 @@ import pytest
 
 from attention import UsageError, mesh
 from attention.kernels import mlp
-from tests.sizes import more
-from train import main
-from train.dry_run import chips, collectives, fitting, topology
-from train.mesh import memory, refusals, sharding
+from train.dry_run import chips, collectives, dry, topology
+from train.mesh import compilation, memory, sharding
 
 HLO = """
 HloModule step
@@ -147,8 +145,8 @@ NO_PTXAS = (
 )
 def test_what_compilers_refuse_is_one_sentence(text, sentence):
     with pytest.raises(UsageError, match=sentence):
-        refusals.explain(RuntimeError(text))
-    refusals.explain(RuntimeError("an error of another kind"))
+        compilation.explain(RuntimeError(text))
+    compilation.explain(RuntimeError("an error of another kind"))
 
 
 def test_auto_goes_on_without_a_kernel_that_is_refused_and_says_so(capsys):
@@ -158,12 +156,12 @@ def test_auto_goes_on_without_a_kernel_that_is_refused_and_says_so(capsys):
         return jax.jit(lambda x: x + 1).lower(1)
 
     def twice():
-        assert [int(refusals.compiled(lower)(x)) for x in (1, 2)] == [2, 3]
+        assert [int(compilation.compiled(lower)(x)) for x in (1, 2)] == [2, 3]
 
     contextvars.copy_context().run(twice)
     assert capsys.readouterr().err.count("refuses a kernel, so XLA computes attention: Bad lhs type.") == 1
     assert not mesh.kernels_left_out()
-    assert not refusals.refused_kernel(RuntimeError(NO_PTXAS))  # which says nothing of the kernel
+    assert not compilation.refused_kernel(RuntimeError(NO_PTXAS))  # which says nothing of the kernel
 
 
 def test_a_named_kernel_that_is_refused_ends_with_a_sentence():
@@ -172,7 +170,7 @@ def test_a_named_kernel_that_is_refused_ends_with_a_sentence():
 
     def run():
         with pytest.raises(UsageError, match="Bad lhs type; use"):
-            refusals.compiled(refused)
+            compilation.compiled(refused)
 
     contextvars.copy_context().run(run)
 
@@ -207,7 +205,7 @@ class Planned:
         if "train.loss_chunk" in self.overrides and len(self.overrides) == 1:
             raise UsageError("train.loss_chunk is for predictions of tokens")
         if not self.needs.items() <= self.overrides.items():
-            raise refusals.TooLarge(25e9, 16e9)
+            raise compilation.TooLarge(25e9, 16e9)
 
     def report(self):
         yield "Dry run"
@@ -227,13 +225,13 @@ class Planned:
     ],
 )
 def test_what_does_not_fit_is_told_with_what_helps(needs, sentence, monkeypatch):
-    monkeypatch.setattr(fitting.dry, "DryRun", Planned)
+    monkeypatch.setattr(dry, "DryRun", Planned)
     monkeypatch.setattr(Planned, "needs", needs)
     lines = []
     with pytest.raises(UsageError, match=sentence):
-        lines.extend(fitting.report(dict, []))
+        lines.extend(dry.report(dict, []))
     monkeypatch.setattr(Planned, "needs", {})
-    assert list(fitting.report(dict, [])) == ["Dry run"]
+    assert list(dry.report(dict, [])) == ["Dry run"]
 
 
 def test_slices_are_split_by_data_alone():
@@ -243,15 +241,3 @@ def test_slices_are_split_by_data_alone():
     assert placed.tolist() == [[[0], [0]], [[0], [0]], [[1], [1]], [[1], [1]]]
     with pytest.raises(UsageError, match=r"mesh\.data=1 does not divide over 2 slices; make it a multiple of 2"):
         sharding.over_slices(devices, (1, 8, 1))
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--topology=v5e:2x2"], "--topology is for --dry-run"),
-        more(["--dry-run", "--topology=v5e:2x2", "--devices=4"], "leave out --devices"),
-    ],
-)
-def test_topologies_are_of_dry_runs(flags, message, capsys):
-    assert main.main(flags) == 2
-    assert message in capsys.readouterr().err

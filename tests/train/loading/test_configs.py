@@ -11,6 +11,7 @@ from attention import UsageError
 from models.gpt import GPT, GPTConfig
 from models.published import pretrained
 from tests.sizes import once
+from tests.train.conftest import arguments
 from train import loading, loop
 from train.loading.leaves import flatten
 from train.main import main, parse
@@ -46,14 +47,10 @@ def test_a_published_model_is_described_by_its_folder(tmp_path):
     assert (config.data.vocabulary, config.data.tokeniser) == (11, f"hf:{tmp_path}")
 
 
-def test_recurrent_configs_take_001s_variants():
-    config = loading.validate(loading.load("configs/seq2seq_dates.py:encoder_qkv").to_dict())
-    assert config.model.attention == "encoder_qkv"
-
-
-def test_the_convolutional_config_takes_channel_and_spatial_attention():
-    config = loading.validate(loading.load("configs/cnn_digits.py:none|cbam(ratio=4)").to_dict())
-    assert config.model.attention == "none|cbam(ratio=4)"
+@pytest.mark.parametrize("spec", ["seq2seq_dates.py:encoder_qkv", "cnn_digits.py:none|cbam(ratio=4)"])
+def test_recurrent_and_convolutional_configs_take_their_variants(spec):
+    config = loading.validate(loading.load(f"configs/{spec}").to_dict())
+    assert config.model.attention == spec.partition(":")[2]
 
 
 def test_002s_gaussians_are_of_two_widths():
@@ -117,13 +114,13 @@ TASKS = {
 
 
 @pytest.mark.parametrize("name", once(TASKS, ["vit_digits", "gpt_pydoc", "seq2seq_dates"]))
-def test_every_leaf_is_read(tmp_path, tiny, name):
+def test_every_leaf_is_read(tmp_path, name):
     changes, unneeded = TASKS[name]
     if "data.source" not in changes and not name.endswith("_digits"):
         file = tmp_path / "reviews.csv"
         file.write_text("text,label\n" + "a good film that I liked,1\nnot a good film at all,0\n" * 20)
         changes = {"data.source": f"file:{file}"} | SPLITS | changes
-    flags, overrides = parse(tiny(tmp_path / "run", config=f"configs/{name}.py", train__length="2 steps"))
+    flags, overrides = parse(arguments(tmp_path / "run", config=f"configs/{name}.py", train__length="2 steps"))
     if name in ("seq2seq_dates", "cnn_digits"):  # which have no heads and no MLP
         overrides = {field: text for field, text in overrides.items() if not field.startswith("model.")}
     config, plain = loading.resolve(flags.config, overrides | changes)

@@ -7,8 +7,7 @@ import zlib
 import pytest
 
 from tests.storm import assert_same
-from tests.train.conftest import arguments
-from tests.train.test_resume import OPTIONS
+from tests.train.conftest import RESUMED, arguments
 from train.mesh import compilation
 
 COMPILE = """
@@ -38,7 +37,7 @@ def whole(path):
 def test_a_killed_run_goes_on_bit_for_bit_with_programs_from_disk_some_of_them_damaged(
     cache, tmp_path, run_python, kill_9, monkeypatch
 ):
-    command = arguments(tmp_path / "run", **OPTIONS)
+    command = arguments(tmp_path / "run", **RESUMED)
     kill_9(5, *command)
     programs = sorted(cache.glob("*-cache"), key=lambda path: path.stat().st_size)
     assert all(map(whole, programs))
@@ -54,7 +53,7 @@ def test_a_killed_run_goes_on_bit_for_bit_with_programs_from_disk_some_of_them_d
 
     monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")
     monkeypatch.setenv("ATTENTION_BENCH_CACHE", str(tmp_path / "none"))
-    run_python("-m", "train.main", *arguments(tmp_path / "fresh", **OPTIONS))
+    run_python("-m", "train.main", *arguments(tmp_path / "fresh", **RESUMED))
     assert not (tmp_path / "none" / "compiled").exists()
     assert_same(tmp_path / "run", tmp_path / "fresh")
 

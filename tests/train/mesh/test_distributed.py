@@ -1,7 +1,6 @@
 """How a process learns that it is one of several, and what a process alone does."""
 
 import os
-import socket
 import subprocess
 import time
 
@@ -102,15 +101,6 @@ def test_a_process_that_waits_in_vain_says_so(run_python, process):
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(("error", "code"), [(UsageError("a mistake"), 2), (FloatingPointError("not finite"), 4)])
-def test_an_error_is_one_sentence_and_a_code(error, code, capsys):
-    def program():
-        raise error
-
-    assert cli.run(program, processes.is_first) == code
-    assert capsys.readouterr().err == f"error: {error}\n"
-
-
 def test_a_bug_alone_is_not_hidden():
     with pytest.raises(KeyError), processes.ending_alone():
         raise KeyError("a bug")
@@ -134,15 +124,11 @@ def test_launch_tells_of_mistakes(flags, message, capsys):
     assert printed.count("\n") == 1
 
 
-def test_launch_passes_on_what_is_train_mains():
-    flags = ["--processes=2", "--devices-per-process=3", "--", "--config=a.py", "--", "--help"]
-    assert launch.parse(flags) == (2, 3, ["--config=a.py", "--", "--help"])
-
-
 @pytest.mark.parametrize(
     ("flags", "more", "again"),
     [
         (["--", "--config=a.py", "--workdir=runs/a"], [], ""),
+        (["--", "--workdir=runs/a", "--", "--help"], [], ""),
         (["--", "--config=a.py:b"], ["--workdir=runs/a-b-NOW"], "-- --config=a.py:b --workdir=runs/a-b-NOW"),
         ([], ["--workdir=runs/vit_digits-NOW"], "-- --workdir=runs/vit_digits-NOW"),
     ],
@@ -202,11 +188,6 @@ def test_launch_ends_all_and_says_who_failed(program, monkeypatch, capfd, line, 
     if last:
         assert said[-1].startswith(last)
         assert said[-1].endswith("the same command continues from the last checkpoint.")
-
-
-def test_launch_finds_a_port_that_is_free():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", launch.free_port()))
 
 
 # Stand-ins for SLURM's programs: a step that ends when it is told to, or by itself where there is an exit code for it.

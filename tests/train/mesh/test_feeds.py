@@ -16,10 +16,11 @@ from train.setup import Setup
 pytestmark = pytest.mark.xdist_group(__name__)
 
 
-def taken(setup, feed, calls):
+def taken(setup, feed, calls, program=None):
     """The state and the losses after calls of so many steps."""
     with jax.set_mesh(setup.replicas.mesh):
-        (state, _), program, losses, step = setup.fresh(lambda params: (params, "")), setup.program(feed), [], 0
+        (state, _), losses, step = setup.fresh(lambda params: (params, "")), [], 0
+        program = program or setup.program(feed)
         for count in calls:
             rows, index = feed.take(step, count)
             assert index.shape[0] == count
@@ -56,10 +57,9 @@ def test_a_hundred_steps_are_the_same_wherever_the_data_live(name, tmp_path):
 
 def test_calls_give_the_same_bits_however_they_are_cut(tmp_path):
     setup = setup_of("vit_digits", tmp_path, train__replicas=2, train__rates=(0.001, 0.01))
-    found = []
-    for calls in ([9], [1] * 9, [2, 3, 4]):
-        with feeds.of(setup.replicas, setup.task.sources["train"], "devices") as feed:
-            found.append(taken(setup, feed, calls))
+    with feeds.of(setup.replicas, setup.task.sources["train"], "devices") as feed:
+        program = setup.program(feed)
+        found = [taken(setup, feed, calls, program) for calls in ([9], [1] * 9, [2, 3, 4])]
     for state, losses in found[1:]:
         chex.assert_trees_all_equal(state, found[0][0])
         assert losses == found[0][1]

@@ -32,8 +32,3 @@ def test_absurd_sizes_are_answered_with_the_memory_that_they_would_take(tmp_path
     assert main.main([*flags, f"--workdir={tmp_path}/run"]) == 2
     assert re.search(sentence, capsys.readouterr().err)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_dry_run_of_a_mesh_beyond_any_machine_is_answered(capsys):
-    assert main.main(["--dry-run", "--config.mesh.data=1000000000"]) == 2
-    assert "The mesh has 1000000000 devices, and a dry run makes at most 65536" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Replicas trained together are the runs of their seeds: batches, dropout, parameters, record, result."""
 
+import itertools
 import json
 import shutil
 
@@ -207,23 +208,21 @@ def test_a_replica_a_device_communicates_nothing(run_python):
     assert "silent" in run_python("-c", SILENT, devices=4).stdout
 
 
-@pytest.mark.parametrize("implementation", ["chunked", more("pallas"), long("xla")])
-def test_neural_kernels_and_their_dropout_are_the_same_under_vmap(implementation):
-    network = [(_normal(1, 3, 8, 4), _normal(2, 3, 4)), (_normal(3, 3, 4, 1), _normal(4, 3, 1))]
-    assert_same_under_vmap(attention.neural_attention, implementation, network)
-
-
-@pytest.mark.parametrize("implementation", ["chunked", long("xla")])
-def test_dot_product_kernels_and_their_dropout_are_the_same_under_vmap(implementation):
-    assert_same_under_vmap(attention.dot_product_attention, implementation)
-
-
 def _normal(seed, *shape):
     return jax.random.normal(jax.random.key(seed), shape)
 
 
-def assert_same_under_vmap(function, implementation, *more):
+@pytest.mark.parametrize(
+    ("score", "implementation"),
+    [
+        *(("neural", "chunked"), more("neural", "pallas"), long("neural", "xla")),
+        *(("dot_product", "chunked"), long("dot_product", "xla")),
+    ],
+)
+def test_kernels_and_their_dropout_are_the_same_under_vmap(score, implementation):
     """Of 3 replicas. Values are one-hot, so that outputs are the weights: what is dropped is zero."""
+    network = [(_normal(1, 3, 8, 4), _normal(2, 3, 4)), (_normal(3, 3, 4, 1), _normal(4, 3, 1))]
+    function, more = getattr(attention, f"{score}_attention"), [network] if score == "neural" else []
     query, key = _normal(5, 3, 2, 16, 2, 4), _normal(6, 3, 2, 16, 2, 4)
     value = jnp.broadcast_to(jnp.eye(16)[:, None], (3, 2, 16, 2, 16))
 
@@ -394,17 +393,10 @@ def test_it_is_another_run_with_another_number_of_replicas(pair, tmp_path):
 @pytest.mark.more
 @pytest.mark.parametrize("training", [True, False])
 def test_a_replica_that_diverges_is_frozen_and_the_others_go_on(pair, tmp_path, monkeypatch, capsys, training):
-    to_devices, step = Replicas.to_devices, 5 if training else 3
-
-    def poisoned(replicas, batch, stacked, **others):
-        if stacked and training and poisoned.taken == step - 1:
-            batch["image"][0, 1] = np.nan
-        poisoned.taken += stacked
-        return to_devices(replicas, batch, stacked, **others)
-
-    poisoned.taken = 0
-    monkeypatch.setattr(Replicas, "to_devices", poisoned)
-    if not training:
+    step = 5 if training else 3
+    if training:
+        poison(monkeypatch, lambda batch, taken: batch["image"][0, 1 : 1 + (taken == step - 1)].fill(np.nan))
+    else:
         monkeypatch.setattr(evaluations.Evaluator, "__call__", of_the_second_infinite(evaluations.Evaluator.__call__))
     folder = trained(tmp_path / "run", seed=3, train__replicas=2)
     said = " ".join(capsys.readouterr().out.split())
@@ -419,6 +411,18 @@ def test_a_replica_that_diverges_is_frozen_and_the_others_go_on(pair, tmp_path, 
     assert max(line["step"] for line in record(folder) if line["replica"] == 1 and line["split"] != "test") <= step
 
 
+def poison(monkeypatch, spoil):
+    """Spoils the batches of training, each with the number of those before it."""
+    to_devices, taken = Replicas.to_devices, itertools.count()
+
+    def poisoned(replicas, batch, stacked, **others):
+        if stacked:
+            spoil(batch, next(taken))
+        return to_devices(replicas, batch, stacked, **others)
+
+    monkeypatch.setattr(Replicas, "to_devices", poisoned)
+
+
 def of_the_second_infinite(measure):
     """An evaluator whose second replica has no finite loss."""
 
@@ -431,14 +435,7 @@ def of_the_second_infinite(measure):
 
 
 def test_where_all_diverge_the_run_ends_as_one_alone_does(tmp_path, monkeypatch):
-    to_devices = Replicas.to_devices
-
-    def poisoned(replicas, batch, stacked, **others):
-        if stacked:
-            batch["image"][:] = np.nan
-        return to_devices(replicas, batch, stacked, **others)
-
-    monkeypatch.setattr(Replicas, "to_devices", poisoned)
+    poison(monkeypatch, lambda batch, _: batch["image"].fill(np.nan))
     with pytest.raises(NonFiniteError, match=r"The loss of replica \d \(seed \d\) was nan .* at step 1, on"):
         trained(tmp_path / "run", seed=3, train__replicas=2)
 

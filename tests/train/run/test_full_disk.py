@@ -9,7 +9,7 @@ import pytest
 from attention import UsageError
 from tests.sizes import once
 from tests.storm import assert_same
-from tests.train.conftest import arguments
+from tests.train.conftest import RESUMED, arguments
 from train import main
 from train.cli.files import read_record, write_json
 from train.run.recorder import Record, TensorBoard
@@ -17,15 +17,7 @@ from train.run.workdir import claimed
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
-OPTIONS = {"train__ema": 0.9, "data__mixup": 0.2}
 LINE = {"step": 1, "split": "train", "loss": 0.5}
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("whole") / "run"
-    assert main.main(arguments(workdir, **OPTIONS)) == 0
-    return workdir
 
 
 @pytest.fixture
@@ -54,19 +46,19 @@ def assert_one_sentence(capsys, reason):
 
 
 @pytest.mark.parametrize("size", once([1600, 25_000], [25_000]))
-def test_a_quota_stops_with_a_sentence_and_nothing_is_lost(whole, tmp_path, files_up_to, capsys, size):
-    command = arguments(tmp_path / "run", **OPTIONS)
+def test_a_quota_stops_with_a_sentence_and_nothing_is_lost(uninterrupted, tmp_path, files_up_to, capsys, size):
+    command = arguments(tmp_path / "run", **RESUMED)
     files_up_to(size)
     assert main.main(command) == 2
     files_up_to(resource.RLIM_INFINITY)
     assert_one_sentence(capsys, "File too large")
     assert main.main(command) == 0
-    assert_same(tmp_path / "run", whole)
+    assert_same(tmp_path / "run", uninterrupted)
 
 
-def test_a_full_disk_stops_with_a_sentence_wherever_it_is_met(whole, disk, capsys):
+def test_a_full_disk_stops_with_a_sentence_wherever_it_is_met(uninterrupted, disk, capsys):
     folder, resize = disk
-    command = arguments(folder / "run", **OPTIONS)
+    command = arguments(folder / "run", **RESUMED)
     continued = set()
     for size in (4, 16, 100, 250):
         resize(size)
@@ -76,7 +68,7 @@ def test_a_full_disk_stops_with_a_sentence_wherever_it_is_met(whole, disk, capsy
     assert "2" in continued  # some sizes held a checkpoint, from which the next continued
     resize(10_000)
     assert main.main(command) == 0
-    assert_same(folder / "run", whole)
+    assert_same(folder / "run", uninterrupted)
 
 
 @pytest.mark.parametrize("below", [".", "deep/run"])

@@ -1,6 +1,5 @@
 """The record is cut back to its checkpoint, TensorBoard's file holds the same numbers, and long lines are folded."""
 
-import contextlib
 import json
 import struct
 
@@ -10,7 +9,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from attention import UsageError
-from train.cli.files import read_record, write_json
+from train.cli.files import read_record
 from train.config.schema import Config, MeshConfig
 from train.config.timetable import Timetable
 from train.mesh import processes, sharding
@@ -116,14 +115,6 @@ def test_long_lines_are_folded_and_paths_stay_whole(tmp_path, capsys):
     assert max(map(len, lines)) <= 80
     assert path.strip() == "/a/path" * 12
     assert " ".join(line.strip() for line in [*lines, path]) == text
-
-
-def test_json_is_whole_or_not_at_all(tmp_path):
-    path = tmp_path / "result.json"
-    write_json(path, {"a": 1})
-    with contextlib.suppress(TypeError):
-        write_json(path, {"a": object()})
-    assert json.loads(path.read_text()) == {"a": 1}
 
 
 def test_curves_draw_a_panel_a_metric(tmp_path):
