@@ -1,4 +1,4 @@
-"""The kernels for Hopper GPUs through Mosaic GPU and ptxas, for a described H100; nothing runs.
+"""The kernels for GPUs through Mosaic GPU or Triton, and ptxas, for a described H100; nothing runs.
 
 Needs the GPU compiler (requirements-cuda12.txt or requirements-cuda13.txt), in an environment of its own:
 `make test-compilers` or `make test-cuda13`.
@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.compilers.test_tpu import PROGRAM
+from tests.compilers.test_tpu import FUSED, PROGRAM
 from tests.sizes import once
 from train.data import packages
 from train.dry_run import topology
@@ -29,3 +29,11 @@ def test_ptxas_spills_no_register(spec, run_python, monkeypatch):
     done = run_python("-c", program, "h100", repr([spec]), "(1024,)")
     spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads$", done.stdout + done.stderr, re.MULTILINE)
     assert spills == [("0", "0")] * 6, "three kernels, in float32 and bfloat16"
+
+
+@pytest.mark.parametrize("spec", once(FUSED, FUSED[1:2]))
+def test_any_function_of_a_pair_passes_triton_forward_and_backward(spec, run_python, monkeypatch):
+    for name, value in HERE.items():
+        monkeypatch.setenv(name, value)
+    done = run_python("-c", PROGRAM.replace("tpu_custom_call", "__gpu$xla.gpu.triton"), "h100", repr([spec]), "(1024,)")
+    assert len(done.stdout.splitlines()) == 2, "in float32 and bfloat16"

@@ -41,11 +41,13 @@ for spec, dtype, tokens in itertools.product(eval(sys.argv[2]), ("float32", "bfl
 """
 
 
-SPECS = ("dot_product", "neural(dim=2)", "neural(dim=16)", "neural(dim=None)", "additive(units=16)")
+FUSED = ("alibi(learned=True)", "gaussian(squared=False)", "relative")  # functions of a pair without a form
+SPECS = ("dot_product", "neural(dim=2)", "neural(dim=16)", "neural(dim=None)", "additive(units=16)", *FUSED)
 
 
 @pytest.mark.parametrize(
-    ("generation", "specs"), [("v5e:2x2", SPECS[:2]), more("v5e:2x2", SPECS[2:]), more("v6e:2x2", SPECS)]
+    ("generation", "specs"),
+    [("v5e:2x2", SPECS[:2]), ("v5e:2x2", FUSED[1:2]), more("v5e:2x2", SPECS[2:]), more("v6e:2x2", SPECS)],
 )
 def test_every_kernel_passes_mosaic_forward_and_backward(run_python, generation, specs):
     done = run_python("-c", PROGRAM, generation, repr(specs), "(1024,)")

@@ -23,12 +23,13 @@ from attention.kernels.call import Call
 from attention.kernels.fused import programs
 from attention.kernels.fused.planes import lowers
 from attention.kernels.fused.programs import BOTH, COLUMNS, HEAD, ROWS, Kind, Parts
-from attention.kernels.fused.tiles import FusedPlan, FusedRules, Pass, backward_kernel, forward_kernel
+from attention.kernels.fused.tiles import FusedPlan, FusedRules, Pass, backward_kernel, bytes_of, forward_kernel
 from attention.mesh import BATCH, HEADS, devices, free_axes
 from attention.parameters import Sizes
 
 MOST_NUMBERS = 128  # parameters of a head whose gradients a row of pairs holds
 MOST_WIDE = 256  # the widest vectors of a token
+MOST_HELD = 2**25  # bytes of columns that a TPU's fast memory holds, twice
 # Whether Triton, Mosaic or the interpreter lowers an equation.
 LOWERS = {
     "gpu": functools.partial(lowers, missing=frozenset({"expm1", "round", "reduce_prod"})),
@@ -162,7 +163,15 @@ def why_not(call: Call, platform: str = "") -> str:
     }
     if reason := "; ".join(reason for reason, holds in reasons.items() if holds):
         return reason
-    return _why_no_program(_inputs(call.spread())[0], platform)
+    parts = _inputs(call.spread())[0]
+    return _why_no_program(parts, platform) or _why_no_memory(call, parts, platform)
+
+
+def _why_no_memory(call: Call, parts: Parts, platform: str) -> str:
+    widths = [sum(math.prod(parts.shapes[i].shape) for i in parts.of(side)) for side in BOTH]
+    tokens = max(call.scores_shape[-2:])
+    too_many = platform == "tpu" and bytes_of((tokens, max(widths) + call.value.shape[-1])) > MOST_HELD
+    return f"a TPU's fast memory does not hold {tokens:,} such tokens" if too_many else ""
 
 
 def _why_no_program(parts: Parts, platform: str) -> str:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from attention.dropout import keep_columns, words_of
 from attention.kernels import flash
+from attention.kernels.arrays import score_dtype
 from attention.kernels.fused import programs
 from attention.kernels.fused.planes import Given, Planes
 from attention.kernels.fused.programs import BOTH, COLUMNS, ROWS, Parts
@@ -142,7 +143,7 @@ class Pass:
                 jax.ShapeDtypeStruct((self.batch, self.heads, self.padded[0], width), dtype) for width, dtype in outputs
             ],
             interpret=self.plan.platform == "interpret",
-            compiler_params=_options(self.plan.platform),
+            compiler_params=_options(self.plan.platform, [spec.block_shape[2:] for spec in (*inputs, *out)]),
             name=name,
         )
         return [x[:, :, : self.lengths[0]] for x in call(*self.arrays.values())]
@@ -158,13 +159,24 @@ class Pass:
         return pl.BlockSpec((None, None, *block), where)
 
 
-def _options(platform: str) -> Any:
+def _options(platform: str, blocks: Sequence[tuple[int, ...]]) -> Any:
     """Gives the compiler's options; those for a GPU also choose Triton, for JAX has two ways to lower a kernel."""
     if platform == "gpu":
         from jax.experimental.pallas import triton
 
         return triton.CompilerParams(num_warps=8, num_stages=2)  # with 4 warps, registers spill
+    if platform == "tpu":
+        from jax.experimental.pallas import tpu as pltpu
+
+        held = 2 * sum(map(bytes_of, blocks)) + 2**23  # two of each block, so that one is loaded meanwhile
+        return pltpu.CompilerParams(dimension_semantics=("parallel",) * 3, vmem_limit_bytes=held)
     return None
+
+
+def bytes_of(block: tuple[int, ...]) -> int:
+    """Counts the bytes of a block of float32 in a TPU's fast memory, in registers of 8 × 128."""
+    *lead, rows, columns = block
+    return 4 * math.prod(lead) * (-(-rows // 8) * 8) * (-(-columns // 128) * 128)
 
 
 def _place(heads: int, lead: tuple[int, int], moves: bool, rest: int, b: Any, n: Any, i: Any) -> tuple[Any, ...]:
@@ -219,12 +231,11 @@ class Tiles:
         return planes, planes.lower(parts.tile, inputs)
 
     def _reader(self, number: int, j: Any, side: str | None) -> tuple[Callable, Callable | None]:
-        ref, dtype = self.ref[number], self.run.parts.shapes[number].dtype
+        dtype = self.run.parts.shapes[number].dtype
         if side is None:
-            return lambda flat: ref[0, flat], None
+            return lambda flat: self.ref[number][0, flat], None
         if side == COLUMNS:
-            item = lambda flat: ref[j, self.pl.ds(flat, 1), :].astype(dtype)  # noqa: E731
-            return item, lambda: self.columns(number, j)
+            return lambda flat: self._of_columns(number, j, flat).astype(dtype), lambda: self.columns(number, j)
         return lambda flat: self._of_rows(number, flat).astype(dtype), lambda: self.rows[number]
 
     def _of_rows(self, number: int, flat: Any) -> jax.Array:
@@ -233,10 +244,12 @@ class Tiles:
             return whole
         if self.plan.platform == "gpu":
             return self.ref[number][:, flat][:, None]
-        if isinstance(flat, int):
-            return whole[:, flat : flat + 1]
-        here = jax.lax.broadcasted_iota(jnp.int32, whole.shape, 1) == flat
-        return jnp.where(here, whole, 0).sum(1, keepdims=True)
+        return _picked(whole, flat, 1)
+
+    def _of_columns(self, number: int, j: Any, flat: Any) -> jax.Array:
+        if self.plan.platform == "tpu" and self.ref[number].dtype.itemsize == 2:  # two share a register's row
+            return _picked(self.columns(number, j), flat, 0)
+        return self.ref[number][j, self.pl.ds(flat, 1), :]
 
     def positions(self, j: Any) -> tuple[jax.Array, jax.Array]:
         """Gives the numbers of queries and keys, of shapes `(rows, 1)` and `(1, columns)` or the reverse."""
@@ -314,6 +327,14 @@ class Tiles:
         end = jnp.maximum(start, end)
         whole = jnp.clip(whole, start, end)
         return start, whole, jnp.clip(end_of_whole, whole, end), end
+
+
+def _picked(x: jax.Array, number: Any, axis: int) -> jax.Array:
+    """Picks a row or a column of a matrix; a TPU picks one whose number is computed by a sum."""
+    if isinstance(number, int):
+        return jax.lax.slice_in_dim(x, number, number + 1, axis=axis)
+    here = jax.lax.broadcasted_iota(jnp.int32, x.shape, axis) == number
+    return jnp.where(here, x.astype(score_dtype(x)), 0).sum(axis, keepdims=True)
 
 
 def forward_kernel(tiles: Tiles) -> tuple[jax.Array, jax.Array]:
