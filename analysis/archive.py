@@ -104,7 +104,7 @@ def find(places: Sequence[Path]) -> Finished:
 
 
 def passed_over(names: Sequence[str]) -> str:
-    """Says what holds no run, of which it names the first."""
+    """Names the first `NAMED` places that hold no run, and counts the others."""
     return f"Passed over, since there is no run: {listed(names, NAMED)}."
 
 
@@ -113,7 +113,6 @@ def write(found: Finished, out: Path, above: Path = Path()) -> None:
 
     Args:
       found: The runs to write; there may be none, of a sweep that has only begun.
-      out: The file.
       above: A folder that holds all runs; it is left out of their paths.
     """
     first = found.entries[0].config if found.entries else {}
@@ -247,12 +246,12 @@ def _check(entry: Entry) -> None:
 
 
 def _is_leaf(value: Any) -> bool:
-    """Says whether a config can hold a value: one that is plain, or a tuple of such."""
+    """Tells whether a config can hold a value: one that is plain, or a tuple of such."""
     return all(map(_is_leaf, value)) if isinstance(value, tuple) else value is None or isinstance(value, LEAF)
 
 
 def _is_result(result: Any) -> bool:
-    """Says whether a value has what reports read of a result, each of its type."""
+    """Tells whether a value has what reports read of a result, each of its type."""
     kinds = {"best_step": int, "steps": int, "best": dict}
     if not (isinstance(result, dict) and all(type(result.get(name)) is kind for name, kind in kinds.items())):
         return False

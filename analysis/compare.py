@@ -65,8 +65,6 @@ class GroupComparison:
     """The comparison of a group with its baseline in one metric.
 
     Attributes:
-      group: The group.
-      baseline: Its baseline.
       metric: A name of `analysis.metrics`.
       seeds: The number of pairs of seeds, or the numbers of seeds of the group and of the baseline.
       difference: The group's value minus the baseline's.
@@ -155,7 +153,6 @@ def baseline(found: Found, wanted: str) -> Baseline | None:
     """Chooses the baseline of a comparison.
 
     Args:
-      found: The groups.
       wanted: A value, such as `dot_product`, or `FIELD=VALUE` with the field in full or its last part; '' means
         `dot_product` where it can be compared with, else the first value that can be.
 
@@ -189,10 +186,9 @@ def compare(found: Found, against: Baseline, names: Sequence[str], measure: Meas
     """Compares every group that has a baseline with it, in every metric, and corrects for all of these comparisons.
 
     Args:
-      found: The groups.
       against: Their baseline.
       names: Names of metrics.
-      measure: Returns the value of a metric of a run.
+      measure: Gives the value of a metric of a run.
     """
     raw = [_compare(group, baseline, name, measure) for name in names for group, baseline in against.pairs(found)]
     p = np.array([float(comparison.difference.p) for comparison in raw])
@@ -205,7 +201,6 @@ def at_budget(found: Found, kind: str) -> tuple[float, Measure]:
     """Finds the budget that the first run to finish had spent, and a measure of the validation curves at it.
 
     Args:
-      found: The groups.
       kind: A key of `BUDGETS`.
 
     Returns:
@@ -241,7 +236,6 @@ def fairness(found: Found, against: Baseline, subject: str) -> str:
     """Says what is equal between groups and their baselines, and how far apart the rest is.
 
     Args:
-      found: The groups.
       against: The baseline that they are compared with; at least one group has it.
       subject: The subject of the first sentence, which continues with `equal`.
     """
@@ -265,7 +259,7 @@ def text_of(against: Baseline) -> str:
 
 
 def wilcoxon_text(comparisons: Sequence[GroupComparison]) -> str:
-    """Says whether Wilcoxon's test can reach the level with so many comparisons; returns '' where none is paired."""
+    """Says whether Wilcoxon's test can reach the level with so many comparisons; '' where none is paired."""
     tested = [c for c in comparisons if len(c.seeds) == 1 and not np.isnan(c.p)]
     if not tested:
         return ""
@@ -303,7 +297,7 @@ def _within_reach(comparison: GroupComparison, comparisons: int) -> float:
 
 
 def origins(found: Found) -> str:
-    """Says in what the origins of the runs differ, such as code and packages; '' where they do not."""
+    """Says how the origins of the runs differ, such as in code and packages; '' where they do not."""
     results = [run.result for group in found.groups for run in group.runs]
     fields = {"code": "git", "devices": "devices", "precision of products": "matmul_precision"}
     origins_of_runs = [{what: r.get(name) for what, name in fields.items()} | r.get("versions", {}) for r in results]

@@ -27,7 +27,7 @@ Count = Callable[[str, int, int, int], float]
 
 
 def eq24(mechanism: str, length: int, width: int, heads: int) -> float:
-    """Returns the operations that Hosseini counts for one of the four mechanisms (eq. 24).
+    """Counts the operations of one of the four mechanisms as Hosseini does (eq. 24).
 
     Args:
       mechanism: A name of `CONSTANTS`.
@@ -40,13 +40,13 @@ def eq24(mechanism: str, length: int, width: int, heads: int) -> float:
 
 @functools.cache
 def analytic(mechanism: str, length: int, width: int, heads: int) -> float:
-    """Returns the operations that `Mechanism.cost` counts for any mechanism."""
+    """Counts any mechanism's operations by `Mechanism.cost`."""
     return resolve(mechanism, 1)[0].cost(length, width, heads).training
 
 
 @functools.cache
 def compiled(mechanism: str, length: int, width: int, heads: int) -> float:
-    """Returns the operations that XLA counts in the compiled program of the layer's output and all its gradients."""
+    """Counts the operations in XLA's compiled program of the layer's output and all its gradients."""
     layer = MultiHeadAttention(resolve(mechanism, 1)[0], heads, length, implementation="xla")
     x = jax.ShapeDtypeStruct((1, length, width), jnp.float32)
     params = jax.eval_shape(layer.init, jax.random.key(0), x)
@@ -60,15 +60,15 @@ def compiled(mechanism: str, length: int, width: int, heads: int) -> float:
 
 
 def excess(count: Count, length: int, width: int, heads: int) -> float:
-    """Returns how much more standard attention takes than Efficient Attention, as a fraction of the latter."""
+    """Computes how much more standard attention takes than Efficient Attention, as a fraction of the latter."""
     return count("dot_product", length, width, heads) / count("efficient", length, width, heads) - 1
 
 
 def grid(count: Count, heads: int, lengths: Sequence[int], widths: Sequence[int]) -> list[list[float]]:
-    """Returns the excesses, a row for each width and a column for each length, as in Hosseini Fig. 3."""
+    """Computes the excesses, a row for each width and a column for each length, as in Hosseini Fig. 3."""
     return [[excess(count, length, width, heads) for length in lengths] for width in widths]
 
 
 def average(count: Count, heads: int, lengths: Sequence[int] = RANGE, widths: Sequence[int] = RANGE) -> float:
-    """Returns the mean excess over a grid of lengths and widths."""
+    """Computes the mean excess over a grid of lengths and widths."""
     return statistics.fmean(value for row in grid(count, heads, lengths, widths) for value in row)

@@ -28,11 +28,11 @@ class Metric:
     exact: bool = False
 
     def text(self, value: float, sign: str = "") -> str:
-        """Returns a value as it is printed, without its unit; `sign='+'` shows the sign of positive values."""
+        """Writes a value as it is printed, without its unit; `sign='+'` shows the sign of positive values."""
         return "–" if math.isnan(value) else f"{value * self.scale:{sign},.{self.digits}f}"
 
     def with_unit(self, text: str) -> str:
-        """Returns a printed difference with its unit."""
+        """Adds the unit to a printed difference."""
         return f"{text} {self.unit}" if self.unit else text
 
 
@@ -40,7 +40,7 @@ class PValue(Metric):
     """A p-value, printed with the digits that show on which side of the level it is."""
 
     def text(self, value: float, sign: str = "") -> str:
-        """Returns a p-value as a table has it, such as `0.041` or `< 0.001`."""
+        """Writes a p-value as a table has it, such as `0.041` or `< 0.001`."""
         if math.isnan(value) or value < 0.001:
             return "–" if math.isnan(value) else "< 0.001"
         digits = 2
@@ -49,7 +49,7 @@ class PValue(Metric):
         return f"{value:.{digits}g}"
 
     def phrase(self, value: float) -> str:
-        """Returns a p-value as a sentence has it, such as `p = 0.041` or `p < 0.001`."""
+        """Writes a p-value as a sentence has it, such as `p = 0.041` or `p < 0.001`."""
         text = self.text(value)
         return f"{self.title} {text}" if text[0] == "<" else f"{self.title} = {text}"
 
@@ -83,11 +83,11 @@ COSTS = ("attention_layer_parameters", "parameters", "seconds_per_epoch", "peak_
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns a number with its noun, such as `1 seed` and `3 seeds`."""
+    """Writes a number with its noun, such as `1 seed` and `3 seeds`."""
     return f"{number} {noun}" + "s" * (number != 1)
 
 
 def find(name: str) -> Metric:
-    """Returns the metric of a name; raises a UsageError where there is none."""
+    """Finds the metric of a name; raises a UsageError where there is none."""
     check_known("metric", name, METRICS)
     return METRICS[name]

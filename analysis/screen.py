@@ -31,7 +31,6 @@ def show(report: ComparisonReport, files: Sequence[Path]) -> None:
     """Prints a report to stdout, in the terminal's width; what is no terminal gets 80 columns without colours.
 
     Args:
-      report: The report.
       files: What was written of it, the page last; all in one folder.
     """
     screen = _console()

@@ -50,14 +50,14 @@ class Difference:
 
 
 def summary(values: Values) -> Summary:
-    """Returns mean, spread and confidence interval of the mean."""
+    """Computes mean, spread and confidence interval of the mean."""
     count = values.shape[-1]
     spread = _spread(values)
     return Summary(values.mean(-1), spread, _quantile(count - 1) * spread / np.sqrt(count))
 
 
 def paired(values: Values, baseline: Values) -> Difference:
-    """Returns the paired t-test of values whose seeds are the baseline's, in the same order."""
+    """Computes the paired t-test of values whose seeds are the baseline's, in the same order."""
     count = values.shape[-1]
     differences = values - baseline
     mean = differences.mean(-1)
@@ -70,7 +70,7 @@ def paired(values: Values, baseline: Values) -> Difference:
 
 
 def unpaired(values: Values, baseline: Float[np.ndarray, "*batch others"]) -> Difference:
-    """Returns Welch's t-test of values whose seeds are not the baseline's.
+    """Computes Welch's t-test of values whose seeds are not the baseline's.
 
     The effect is the difference in units of the root of the mean variance.
     """
@@ -99,7 +99,7 @@ def holm(p: Float[np.ndarray, "*batch comparisons"]) -> Float[np.ndarray, "*batc
 
 
 def hedges(freedom: float) -> float:
-    """Returns the factor that unbiases a standardised difference: Γ(m/2) / (√(m/2) Γ((m−1)/2)); NaN below m = 2."""
+    """Computes the factor that unbiases a standardised difference: Γ(m/2) / (√(m/2) Γ((m−1)/2)); NaN below m = 2."""
     if freedom < 2:
         return np.nan
     half = freedom / 2
@@ -113,12 +113,12 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def least_wilcoxon(pairs: int) -> float:
-    """Returns the least two-sided p-value of Wilcoxon's signed-rank test: all pairs differ in one direction."""
+    """Computes the least two-sided p-value of Wilcoxon's signed-rank test: all pairs differ in one direction."""
     return 2.0 ** (1 - pairs)
 
 
 def wilcoxon(values: Float[np.ndarray, "seeds"], baseline: Float[np.ndarray, "seeds"]) -> float:
-    """Returns the two-sided p-value of Wilcoxon's signed-rank test; pairs that do not differ are left out."""
+    """Computes the two-sided p-value of Wilcoxon's signed-rank test; pairs that do not differ are left out."""
     differences = (values - baseline)[values != baseline]
     return float(stats.wilcoxon(differences).pvalue) if len(differences) else np.nan
 
@@ -128,12 +128,12 @@ def _spread(values: Values) -> Statistic:
 
 
 def _without_rounding(spread: Statistic, size: Statistic) -> Statistic:
-    """Returns 0 where the spread is within rounding error, since such a spread proves nothing."""
+    """Sets a spread within rounding error to 0, since it proves nothing."""
     return np.where(spread <= ROUNDING * size, 0.0, spread)
 
 
 def _quantile(freedom: Statistic | int) -> Statistic:
-    """Returns the quantile of Student's t for two-sided intervals; NaN without a degree of freedom."""
+    """Computes the quantile of Student's t for two-sided intervals; NaN without a degree of freedom."""
     return stats.t.ppf(1 - LEVEL / 2, np.where(np.asarray(freedom) > 0, freedom, np.nan))
 
 
@@ -142,5 +142,5 @@ def _p(mean: Statistic, error: Statistic, freedom: Statistic | int) -> Statistic
 
 
 def _ratio(above: Statistic, below: Statistic) -> Statistic:
-    """Returns the quotient, or NaN where the divisor is 0: without spread there is no scale."""
+    """Divides, or gives NaN where the divisor is 0: without spread there is no scale."""
     return np.divide(above, below, out=np.full(np.shape(above), np.nan), where=np.asarray(below) > 0)

@@ -55,7 +55,7 @@ class ResultColumn:
     Attributes:
       name: Its name in CSV files, where spreads and ranks have columns named after it.
       title: Its name in headings.
-      cells: One cell for each row; texts, which are anybody's, have become such as stand in a line.
+      cells: One cell for each row; texts, which anybody may have written, are escaped to stand on a line.
     """
 
     name: str

@@ -32,7 +32,7 @@ class Reached:
 
     @property
     def seeds(self) -> int:
-        """How many there are."""
+        """The number of seeds."""
         return len(self.accuracies)
 
     @property
@@ -49,7 +49,7 @@ class Reached:
 
     @property
     def solved(self) -> int:
-        """How many seeds have solved it."""
+        """The number of seeds that have solved it."""
         return sum(accuracy >= SOLVED for accuracy in self.accuracies)
 
     @property
@@ -102,7 +102,7 @@ def reached(row: dict[str, Any], name: str) -> Reached | None:
 
 
 def differences(table: TrialTable, trial: str, name: str, spec: str, other: str) -> Float[np.ndarray, " seeds"]:
-    """Subtracts the accuracies of another mechanism, or of chance, seed by seed; empty where one is missing."""
+    """Subtracts the accuracies of another mechanism, or chance, seed by seed; empty where one is missing."""
     ours, chance = find(table, trial, spec), table.trials[trial]["chance"] if trial in table.trials else None
     values = ours.get(name, [])
     theirs = [chance] * len(values) if other == CHANCE else find(table, trial, other).get(name, [])
@@ -150,7 +150,7 @@ def sentence(spec: str, other: str, trial: str, size: str, verdict: Verdict) -> 
 
 
 def finds(verdict: Verdict) -> str:
-    """Writes the smallest difference that is found beyond the margin in 80 % of cases."""
+    """Writes the smallest difference beyond the margin that is found in 80 % of cases."""
     beyond = 0 if verdict.comparison.claim == "equal" else MARGIN
     return ACCURACY.with_unit(ACCURACY.text(beyond + verdict.detects))
 

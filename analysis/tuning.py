@@ -12,7 +12,7 @@ from analysis.tables import Number, ResultColumn, ResultTable
 
 
 def table(sweeps: Sequence[Mapping[str, Any]]) -> ResultTable:
-    """Returns the mean of the trials' seeds on validation data, and the chosen value; it is empty without trials.
+    """Writes the mean over the trials' seeds on validation data, and the chosen value; it is empty without trials.
 
     A dash is a loss that was not finite, or a value that was not tried.
     """
@@ -30,7 +30,7 @@ def table(sweeps: Sequence[Mapping[str, Any]]) -> ResultTable:
 
 
 def notes(sweeps: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns sentences that say what was tried and by which rule the value was chosen."""
+    """Says what was tried and by which rule the value was chosen."""
     said = []
     for tune in (sweep["tune"] for sweep in sweeps if sweep.get("tune")):
         title = metrics.find(tune["metric"]).title

@@ -55,7 +55,7 @@ class Verdict:
     detects: float
 
     def number(self, metric: Metric) -> Number:
-        """Returns the mean difference ± half its 95 % interval, of this comparison alone."""
+        """Writes the mean difference ± half its 95 % interval, of this comparison alone."""
         summary = statistics.summary(self.differences) if len(self.differences) else NOTHING
         return Number(float(summary.mean), metric, float(summary.half_width), sign="+")
 
@@ -68,7 +68,7 @@ class Verdict:
 
 
 def judge(found: Found, declared: Declaration, split: str = "test") -> list[Verdict]:
-    """Returns the verdict on each comparison of a declared family.
+    """Judges each comparison of a declared family.
 
     Args:
       found: The runs of the sweep that declared it.
@@ -80,7 +80,7 @@ def judge(found: Found, declared: Declaration, split: str = "test") -> list[Verd
 
 
 def judge_curve(found: Found, declared: Declaration, comparison: Comparison) -> str:
-    """Returns what is said of a comparison at all evaluations of training together, on validation data.
+    """Judges a comparison by all evaluations of training together, on validation data.
 
     A claim to be ahead holds where it holds at each of them, and does not hold where it does not at any: where the
     interval excludes the margin. How much is claimed of the end plays no part. The evaluations are the family.
@@ -114,7 +114,7 @@ def judge_differences(differences: Sequence[Differences], declared: Declaration)
 
 
 def detectable(differences: Differences, level: float = LEVEL) -> float:
-    """Returns the smallest mean that a two-sided t-test at this level finds in 80 % of cases with such a spread."""
+    """Computes the smallest mean that a two-sided t-test at this level finds in 80 % of cases with such a spread."""
     freedom = len(differences) - 1
     critical = stats.t.ppf(1 - level / 2, freedom)
     shift = optimize.brentq(lambda shift: stats.nct.sf(critical, freedom, shift) - POWER, 0, 4 * critical + 10)
@@ -122,10 +122,9 @@ def detectable(differences: Differences, level: float = LEVEL) -> float:
 
 
 def table(found: Found, declared: Declaration | None = None) -> ResultTable:
-    """Returns a row for each comparison, with 95 % intervals; it is empty where nothing was declared.
+    """Writes a row for each comparison, with 95 % intervals; it is empty where nothing was declared.
 
     Args:
-      found: The runs.
       declared: What is compared; without it, what their sweep declared.
     """
     plain = [sweep["declaration"] for sweep in found.sweeps if sweep.get("declaration")]
@@ -151,7 +150,7 @@ def _runs(found: Found) -> list[Run]:
 
 
 def _differences(found: Found, comparison: Comparison, value: Callable[[Run], float]) -> Differences:
-    """Returns the mean difference over blocks for each seed that all settings and baselines have."""
+    """Computes the mean difference over blocks for each seed that all settings and baselines have."""
     runs = _runs(found)
     cells = [
         {run.seed: value(run) for run in runs if run.path.parent.name == name}
@@ -163,7 +162,7 @@ def _differences(found: Found, comparison: Comparison, value: Callable[[Run], fl
 
 
 def _p_values(differences: Differences, comparison: Comparison, margin: float, metric: Metric) -> dict[str, float]:
-    """Returns the p-value of everything that may be said, the first of which is; empty where nothing is tested."""
+    """Computes the p-value of all that may be said, in the order of its trial; empty where nothing is tested."""
     if len(differences) < 2 or not differences.std() > ROUNDING * np.abs(differences).max():
         return {}
     gain = differences * (-1 if metric.lower else 1) * (-1 if comparison.claim == "worse" else 1)

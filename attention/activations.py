@@ -10,12 +10,12 @@ from jaxtyping import Array, Float
 
 
 def gelu(x: Float[Array, "*S"]) -> Float[Array, "*S"]:
-    """Returns x Φ(x) exactly (Hendrycks & Gimpel 2016); erf is faster on a CPU than the erfc of `jax.nn.gelu`."""
+    """Computes x Φ(x) exactly (Hendrycks & Gimpel 2016); erf is faster on a CPU than the erfc of `jax.nn.gelu`."""
     return x * (0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5))))
 
 
 def unit(x: Float[Array, "*S H"]) -> Float[Array, "*S H"]:
-    """Returns x / ‖x‖, computed at least in float32; at zero, which masked keys are, it and its gradient are zero."""
+    """Computes x / ‖x‖, at least in float32; at zero, which masked keys are, it and its gradient are zero."""
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     squares = jnp.sum(wide**2, axis=-1, keepdims=True)
     positive = squares > 0
@@ -23,7 +23,7 @@ def unit(x: Float[Array, "*S H"]) -> Float[Array, "*S H"]:
 
 
 def inverse_rms(x: Float[Array, "*S H"], epsilon: float) -> Float[Array, "*S 1"]:
-    """Returns 1 / √(mean(x²) + ε) over the last axis, by which RMSNorm multiplies (Zhang & Sennrich 2019)."""
+    """Computes 1 / √(mean(x²) + ε) over the last axis, by which RMSNorm multiplies (Zhang & Sennrich 2019)."""
     return jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + epsilon)
 
 

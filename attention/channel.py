@@ -93,7 +93,7 @@ def align_values(
     mask: Mask | None = None,
     rows: int | None = None,
 ) -> Float[Array, "*B R N H"]:
-    """Returns V'_i = Σ_j W^A_ij V_j + b_i for every head, with one W^A for all heads or one for each head.
+    """Computes V'_i = Σ_j W^A_ij V_j + b_i for every head, with one W^A for all heads or one for each head.
 
     A sequence shorter than L uses the leading block of W^A. A causal mask makes W^A lower-triangular. Values beyond
     `key_lengths` are zeroed first, because W^A would otherwise carry them to the real tokens.
@@ -172,7 +172,7 @@ class MapAttention(Checked):
         raise NotImplementedError
 
     def __call__(self, params: Params, x: Float[Array, "*B H W C"]) -> Float[Array, "*B H W C"]:
-        """Weights the maps."""
+        """Weighs the maps."""
         raise NotImplementedError
 
     def cost(self, height: int, width: int, channels: int) -> operations.Cost:

@@ -18,23 +18,23 @@ RowWords = tuple[UInt32[Array, "*R"], UInt32[Array, "*R"]]
 
 
 def seed_of(key: PRNGKeyArray) -> Seed:
-    """Returns two words derived from a JAX random key."""
+    """Draws two words from a JAX random key."""
     return jax.random.bits(key, (2,), jnp.uint32)
 
 
 def row_words(seed: Seed, rows: tuple[int, ...]) -> RowWords:
-    """Returns two words for each row of an array whose leading axes, all but the last, have the sizes `rows`."""
+    """Draws two words for each row of an array whose leading axes, all but the last, have the sizes `rows`."""
     return words_of(seed, jnp.arange(math.prod(rows), dtype=jnp.uint32).reshape(rows))
 
 
 def words_of(seed: Seed | tuple[jax.Array, jax.Array], row: UInt32[Array, "*R"]) -> RowWords:
-    """Returns two words for each row; rows are numbered through all axes but the last."""
+    """Draws two words for each row; rows are numbered through all axes but the last."""
     first = _scramble(_scramble(row ^ seed[0]) ^ seed[1])
     return first, _scramble(first + jnp.uint32(0x9E3779B9))
 
 
 def keep_columns(words: RowWords, columns: UInt32[Array, "..."], rate: float) -> Bool[Array, "..."]:
-    """Returns True with probability 1 - rate at the given columns of the rows; words and columns broadcast."""
+    """Draws True with probability 1 - rate at the given columns of the rows; words and columns broadcast."""
     first, second = words
     x = first + columns
     x = (x ^ (x >> 16)) * jnp.uint32(0x21F0AAAD)
@@ -43,7 +43,7 @@ def keep_columns(words: RowWords, columns: UInt32[Array, "..."], rate: float) ->
 
 
 def keep(seed: Seed, rate: float, shape: tuple[int, ...]) -> Bool[Array, "*S"]:
-    """Returns True with probability 1 - rate, in (0, 1], for each element of an array with at least one axis."""
+    """Draws True with probability 1 - rate, in (0, 1], for each element of an array with at least one axis."""
     words = jax.tree.map(lambda word: word[..., None], row_words(seed, shape[:-1]))
     columns = jax.lax.broadcasted_iota(jnp.uint32, (1,) * (len(shape) - 1) + shape[-1:], len(shape) - 1)
     return keep_columns(words, columns, rate)

@@ -20,22 +20,22 @@ class UsageError(ValueError):
 
 
 def printable(text: str) -> str:
-    """Escapes what UTF-8 cannot encode, as there is in names of files."""
+    """Escapes what UTF-8 cannot encode, which names of files may hold."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def visible(text: str) -> str:
-    """Escapes what would steer a terminal, or turn the direction of a line, beside what `printable` does."""
+    """Escapes what would steer a terminal or turn the direction of a line, and what `printable` escapes."""
     return _STEERING.sub(lambda control: repr(control[0])[1:-1], printable(text))
 
 
 def in_line(text: str) -> str:
-    """Escapes tabs and ends of lines too, for a text that is a part of a line, such as a cell of a table."""
+    """Escapes tabs and ends of lines too, for a text that is part of a line, such as a cell of a table."""
     return visible(text).replace("\n", r"\n").replace("\t", r"\t")
 
 
 def shortened(text: str) -> str:
-    """Puts a text into one line, and cuts its words in their middle to `WORD` characters, and it to `MESSAGE`."""
+    """Puts a text on one line, and cuts the middle out of words above `WORD` characters and of all above `MESSAGE`."""
     line = re.sub(r"\s*\n\s*", " ", visible(text))
     return _cut(re.sub(rf"\S{{{WORD + 1},}}", lambda word: _cut(word[0], WORD), line), MESSAGE)
 
@@ -70,8 +70,6 @@ def unknown(kind: str, value: object, valid: Iterable[str]) -> UsageError:
 
     Args:
       kind: The kind of thing that is named, as it reads in a sentence ("attention mechanism").
-      value: The given name.
-      valid: The accepted names.
     """
     valid = sorted(valid)
     nearest = difflib.get_close_matches(str(value), valid, n=1)

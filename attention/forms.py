@@ -8,7 +8,7 @@ from attention.scores.rotary import Rotary
 
 
 class At(NamedTuple):
-    """Where a pair is.
+    """The place of a pair: its positions, its head and its layer.
 
     Attributes:
       query: i, the position of the query among the keys.
@@ -48,7 +48,7 @@ class Tokens(NamedTuple):
     depth: int = 1
 
     def turn(self, x: jax.Array) -> jax.Array:
-        """Returns queries or keys `(*B, L, N, H)` turned by their rotary positions, or as they are without any."""
+        """Turns queries or keys `(*B, L, N, H)` by their rotary positions, if there are any."""
         return x if self.rotary is None else self.rotary.turn(x, self.first)
 
 

@@ -17,19 +17,19 @@ BY_POSITION = {"causal", "key_lengths"}  # the kinds of mask that a mechanism wi
 
 
 def near(query: jax.Array, key: jax.Array, causal: bool, window: int) -> list[jax.Array]:
-    """Returns the conditions of causality and of a window on positions that broadcast to pairs; maybe none."""
+    """Lists the conditions of causality and of a window on positions that broadcast to pairs; maybe none."""
     conditions = [key <= query] if causal else [key - query < window] if window else []
     return conditions + ([query - key < window] if window else [])
 
 
 def keys_in_sight(first: int | jax.Array, queries: int, causal: bool, window: int) -> Bounds:
-    """Returns the first and the last position that some query may see, of those from `first` on; None is no bound."""
+    """Finds the first and the last position that some of the `queries` from `first` on may see; None is no bound."""
     last = first + queries - 1
     return first - window + 1 if window else None, last if causal else last + window - 1 if window else None
 
 
 def queries_in_sight(first: int | jax.Array, keys: int, causal: bool, window: int) -> Bounds:
-    """Returns the first and the last position from which some key may be seen, of those from `first` on."""
+    """Finds the first and the last position from which some of the `keys` from `first` on may be seen."""
     lowest = first if causal else first - window + 1 if window else None
     return lowest, first + keys - 1 + window - 1 if window else None
 
@@ -67,7 +67,7 @@ class Mask:
             raise UsageError("A mask needs query_segments and key_segments together; one of them is missing.")
 
     def tree_flatten_with_keys(self):
-        """Returns the arrays as leaves; Python numbers and flags are part of the tree's structure."""
+        """Gives the arrays as leaves; Python numbers and flags are part of the tree's structure."""
         static = {"causal": self.causal, "window": self.window}
         arrays = {name: getattr(self, name) for name in ("dense", "key_lengths", "query_segments", "key_segments")}
         (static if isinstance(self.query_offset, int) else arrays)["query_offset"] = self.query_offset
@@ -84,7 +84,7 @@ class Mask:
         return mask
 
     def parts(self) -> frozenset[str]:
-        """Returns the kinds of mask in force: any of causal, window, key_lengths, segments, dense."""
+        """Names the kinds of mask in force: any of causal, window, key_lengths, segments, dense."""
         present = {
             "causal": self.causal,
             "window": self.window > 0,
@@ -102,7 +102,7 @@ class Mask:
             )
 
     def in_step(self, queries: int, keys: int) -> bool:
-        """Returns whether queries and keys are known to be at the same positions: as many of both, from 0 on."""
+        """Tells whether queries and keys are known to be at the same positions: as many of both, from 0 on."""
         return queries == keys and isinstance(self.query_offset, int) and self.query_offset == 0
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
@@ -117,14 +117,14 @@ class Mask:
                 raise UsageError(f"The mask's {name} must have the shape {full}, but it has {array.shape}.")
 
     def positions(self, queries: int, keys: int) -> Bool[Array, "T S"]:
-        """Returns the causal and window conditions as an array, without the others."""
+        """Makes the causal and window conditions an array, without the others."""
         query = self.query_offset + jax.lax.broadcasted_iota(jnp.int32, (queries, keys), 0)
         key = jax.lax.broadcasted_iota(jnp.int32, (queries, keys), 1)
         conditions = near(query, key, self.causal, self.window)
         return functools.reduce(jnp.logical_and, conditions, jnp.ones((queries, keys), bool))
 
     def materialise(self, queries: int, keys: int, rank: int) -> Bool[Array, "*B N T S"] | None:
-        """Returns the whole mask as one array that broadcasts to scores `(*B, N, T, S)` of the given rank.
+        """Makes the whole mask one array that broadcasts to scores `(*B, N, T, S)` of the given rank.
 
         None means that every query may attend to every key.
         """
@@ -145,12 +145,12 @@ class Mask:
         return functools.reduce(jnp.logical_and, (lift(x, rank) for x in conditions)) if conditions else None
 
     def real_keys(self, keys: int) -> Bool[Array, "*B S"]:
-        """Returns True at the keys that are not padding, those before `key_lengths`."""
+        """Gives True at the keys that are not padding, those before `key_lengths`."""
         lengths = jnp.expand_dims(self.key_lengths, -1)
         return jax.lax.broadcasted_iota(jnp.int32, (*lengths.shape[:-1], keys), lengths.ndim - 1) < lengths
 
     def reachable_keys(self, queries: int, keys: int, rank: int) -> Bool[Array, "*B S"] | None:
-        """Returns True at the keys that some query of some head may attend to; None if that holds for all keys."""
+        """Gives True at the keys that some query of some head may attend to; None if that holds for all keys."""
         kinds, first = self.parts(), self.query_offset
         if not kinds or (kinds == {"causal"} and isinstance(first, int) and first + queries >= keys):
             return None
@@ -166,7 +166,7 @@ class Mask:
         return lift(seen, rank - 2) if self.key_lengths is None else self.real_keys(keys) & lift(seen, rank - 2)
 
     def _reachable_by_blocks(self, queries: int, keys: int, rank: int) -> Bool[Array, "*B S"]:
-        """Returns the reachable keys, from the mask of one block of queries at a time to bound the memory."""
+        """Finds the reachable keys from the mask of one block of queries at a time, to bound the memory."""
         size = min(256, queries)
 
         def reachable_from(start):
@@ -178,7 +178,7 @@ class Mask:
         return jax.lax.map(reachable_from, jnp.arange(0, queries, size, dtype=jnp.int32)).any(0)
 
     def without_unreachable(self, x: Float[Array, ...], queries: int, rank: int) -> Float[Array, ...]:
-        """Returns `x` with zeros at the keys that no query may attend to, which drops their contents, NaN included.
+        """Replaces `x` by zeros at the keys that no query may attend to, which drops their contents, NaN included.
 
         Args:
           x: Keys, values or the inputs they are projected from, `(*B, S, ...)`.
@@ -191,23 +191,23 @@ class Mask:
         return x if reachable is None else jnp.where(trail(reachable, x.ndim), x, jnp.zeros((), x.dtype))
 
     def at_queries(self, x: Float[Array, ...], queries: int, axis: int) -> Float[Array, ...]:
-        """Returns the tokens of `x`, an axis of keys, at the positions of the queries; zeros beyond them."""
+        """Takes the tokens of `x`, an axis of keys, at the positions of the queries; zeros beyond them."""
         return jnp.take(x, self.query_offset + jnp.arange(queries), axis=axis, mode="fill", fill_value=0)
 
 
 def in_blocks(x: Array, size: int) -> Array:
-    """Returns `(…, S)` as blocks `(…, C, size)`; what the last one lacks is 0 or False."""
+    """Cuts `(…, S)` into blocks `(…, C, size)`; what the last one lacks is 0 or False."""
     padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % size)])
     return padded.reshape(*x.shape[:-1], padded.shape[-1] // size, size)
 
 
 def choose_blocks(scores: Float[Array, "*B T C"], visible: Bool[Array, "*B T C"], top: int) -> Bool[Array, "*B T C"]:
-    """Returns the choice of blocks of keys by content: for each query `top` of the blocks that it sees.
+    """Chooses blocks of keys by content: for each query `top` of the blocks that it sees.
 
     These are the last block that it sees, which is its own under a causal mask, and those with the highest scores.
 
     Args:
-      scores: Of each query and block.
+      scores: The score of each query and block.
       visible: Whether the query sees a key of the block.
       top: The number of blocks, the last one included.
     """
@@ -218,5 +218,5 @@ def choose_blocks(scores: Float[Array, "*B T C"], visible: Bool[Array, "*B T C"]
 
 
 def keys_of_blocks(blocks: Bool[Array, "*B T C"], size: int, keys: int) -> Bool[Array, "*B T S"]:
-    """Returns the mask of keys in the chosen blocks."""
+    """Makes the mask of keys in the chosen blocks."""
     return jnp.repeat(blocks, size, axis=-1)[..., :keys]

@@ -30,12 +30,12 @@ def compiled_for(device: Any) -> Iterator[None]:
 
 
 def described() -> bool:
-    """Returns whether what is compiled is for described devices."""
+    """Tells whether compilation is for described devices."""
     return _TARGET.get() is not None
 
 
 def platform() -> str:
-    """Returns the platform that is compiled for: `cpu`, `gpu` or `tpu`."""
+    """Names the platform that is compiled for: `cpu`, `gpu` or `tpu`."""
     device = _TARGET.get()
     if device is None:
         return jax.default_backend()
@@ -43,7 +43,7 @@ def platform() -> str:
 
 
 def compute_capability() -> tuple[int, ...]:
-    """Returns the compute capability of the first NVIDIA GPU, such as (9, 0) for Hopper, or () without a GPU."""
+    """Gives the compute capability of the first NVIDIA GPU, such as (9, 0) for Hopper, or () without a GPU."""
     if platform() != "gpu":
         return ()
     device = _TARGET.get() or jax.devices()[0]
@@ -57,25 +57,25 @@ def leave_kernels_out() -> None:
 
 
 def kernels_left_out() -> bool:
-    """Returns whether `auto` does without Pallas kernels."""
+    """Tells whether `auto` does without Pallas kernels."""
     return _PLAIN.get()
 
 
 def free_axes(*names: str) -> tuple[str, ...]:
-    """Returns the given axes, or all axes, that the mesh has and that `shard_map` does not split manually."""
+    """Names the given axes, or all axes, that the mesh has and that `shard_map` does not split manually."""
     mesh = jax.sharding.get_abstract_mesh()
     kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return tuple(name for name, kind in kinds if kind != AxisType.Manual and (not names or name in names))
 
 
 def devices(*names: str) -> int:
-    """Returns the number of devices over which the given free axes, or all of them, split arrays."""
+    """Counts the devices over which the given free axes, or all of them, split arrays."""
     mesh = jax.sharding.get_abstract_mesh()
     return math.prod(mesh.shape[axis] for axis in free_axes(*names))
 
 
 def as_rows(x: jax.Array) -> jax.Array:
-    """Returns `(*B, L, D)` as a matrix, which XLA on a CPU multiplies faster, or unchanged where devices share tokens.
+    """Flattens `(*B, L, D)` to a matrix, which XLA on a CPU multiplies faster, except where devices share tokens.
 
     The sequences and tokens of a device are no consecutive rows, so XLA would gather those of all devices.
     """
@@ -83,7 +83,7 @@ def as_rows(x: jax.Array) -> jax.Array:
 
 
 def in_replicas() -> bool:
-    """Returns whether the current trace is for one of several replicas, which `jax.vmap` batches afterwards."""
+    """Tells whether the current trace is for one of several replicas, which `jax.vmap` batches afterwards."""
     try:
         jax.lax.axis_size(REPLICAS)
     except NameError:

@@ -1,8 +1,8 @@
 """Normalisers: how the scores of a query become the weights of the values.
 
 A normaliser weighs all keys at once (`weigh`), or tile by tile: `add` takes the scores of one tile after another and
-returns unfinished weights, `finish` gives the divisor of their sums and one number a row, from which `weights` gives
-the finished weights again, with the gradient of the scores. Masked scores are `masked`, whose weight is 0.
+returns unfinished weights, `finish` gives the divisor of their sums and one number for each row, from which `weights`
+gives the finished weights again, with the gradient of the scores. Masked scores are `masked`, whose weight is 0.
 """
 
 import dataclasses
@@ -42,15 +42,15 @@ class Normaliser(Checked):
     flops: ClassVar[int] = 1
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns the learnable arrays by name, each with N numbers."""
+        """Declares the learnable arrays by name, each with N numbers."""
         return {}
 
     def masked(self, dtype: Any) -> float:
-        """Returns the score of a masked pair, whose weight is 0."""
+        """Gives the score of a masked pair, whose weight is 0."""
         return float(jnp.finfo(dtype).min) if self.lowest else 0.0
 
     def weigh(self, params: Params, scores: jax.Array, allowed: jax.Array | None, key: Any = None) -> jax.Array:
-        """Returns the weights `(*B, N, T, S)`; `allowed` broadcasts to the scores; elsewhere weights are 0."""
+        """Computes the weights `(*B, N, T, S)`; `allowed` broadcasts to the scores; elsewhere weights are 0."""
         if allowed is not None:
             scores = jnp.where(allowed, scores, self.masked(scores.dtype))
         count = count_keys(allowed, scores) if self.counts else jnp.ones((), scores.dtype)
@@ -60,44 +60,44 @@ class Normaliser(Checked):
         return weights / self.finish(after)[0]
 
     def weight(self, scores: jax.Array, count: jax.Array) -> jax.Array:
-        """Returns the weight of each score, given the number of keys that the query may attend to."""
+        """Weighs each score, given the number of keys that the query may attend to."""
         raise NotImplementedError
 
     def start(self, params: Params, shape: tuple[int, ...], count: jax.Array, dtype: Any) -> State:
-        """Returns the state before any tile, of arrays `shape`; params have been spread to it."""
+        """Gives the state before any tile, of arrays `shape`; params have been spread to it."""
         return (count,)
 
     def add(self, state: State, scores: jax.Array, first: bool) -> tuple[State, jax.Array | None, jax.Array]:
-        """Returns the state with a tile, the factor of sums before (None is 1), and the tile's unfinished weights."""
+        """Adds a tile; gives the state, the factor of sums before (None is 1), and the tile's unfinished weights."""
         return state, None, self.weight(scores, *state)
 
     def finish(self, state: State) -> tuple[jax.Array | float, jax.Array]:
-        """Returns the divisor of sums of unfinished weights, and the number a row that `weights` needs."""
+        """Gives the divisor of sums of unfinished weights, and the number for each row that `weights` needs."""
         return 1.0, state[0]
 
     @property
     def further(self) -> "Normaliser":
-        """Returns the normaliser of further keys, whose state is merged with that of the first."""
+        """The normaliser of further keys, whose state is merged with that of the first."""
         return self
 
     def merge(self, state: State, further: State) -> tuple[State, jax.Array | float, jax.Array | float]:
-        """Returns the state of all keys, and the factors of the sums of the first and of further keys."""
+        """Merges the states of the first and of further keys, and gives the factors of both their sums."""
         return state, 1.0, 1.0
 
     def weights(self, scores: jax.Array, row: jax.Array) -> tuple[jax.Array, Any]:
-        """Returns finished weights, and the function from `through` (the gradient of the weights) and `through_sum`
+        """Computes finished weights, and the function from `through` (the gradient of the weights) and `through_sum`
         (its sum times the weights over the row) to the gradient of the scores.
         """
         weights, pull = jax.vjp(lambda s: self.weight(s, row), scores)
         return weights, lambda through, through_sum: pull(through.astype(weights.dtype))[0]
 
     def parameter_gradients(self, params: Params, row: jax.Array, through_sum: jax.Array) -> Params:
-        """Returns the gradients of params that have been spread to the rows, at each row."""
+        """Computes the gradients, at each row, of params that have been spread to the rows."""
         return {}
 
 
 def count_keys(allowed: jax.Array | None, scores: jax.Array) -> jax.Array:
-    """Returns how many keys each query may attend to, at least 1."""
+    """Counts the keys that each query may attend to, at least 1."""
     if allowed is None:
         return jnp.full((1,) * scores.ndim, scores.shape[-1], scores.dtype)
     allowed = jnp.broadcast_to(allowed, (*allowed.shape[:-1], scores.shape[-1]))
@@ -112,7 +112,7 @@ class Softmax(Normaliser):
     flops = 4  # subtract the maximum, exponentiate, sum, divide
 
     def weigh(self, params: Params, scores: jax.Array, allowed: jax.Array | None, key: Any = None) -> jax.Array:
-        """Returns the softmax over the allowed keys."""
+        """Computes the softmax over the allowed keys."""
         if allowed is None or not scores.size:  # a maximum of no keys is an error
             return jax.nn.softmax(scores, axis=-1)
         scores = jnp.where(allowed, scores, -jnp.inf)
@@ -122,12 +122,12 @@ class Softmax(Normaliser):
         return exponentials / jnp.where(total > 0, total, 1.0)
 
     def start(self, params: Params, shape: tuple[int, ...], count: jax.Array, dtype: Any) -> State:
-        """Returns the highest score and the sum of exponentials."""
+        """Starts from the highest score and the sum of exponentials."""
         half = jnp.finfo(dtype).min / 2  # relative to it, a row of masked scores has weights exp(lowest - half) = 0
         return jnp.full(shape, half, dtype), jnp.zeros(shape, dtype)
 
     def add(self, state: State, scores: jax.Array, first: bool) -> tuple[State, jax.Array | None, jax.Array]:
-        """Returns the new maximum and sum, and exponentials relative to that maximum."""
+        """Updates the maximum and the sum, and computes exponentials relative to that maximum."""
         before, total = state
         highest = jax.lax.stop_gradient(jnp.maximum(scores.max(-1, keepdims=True), before))
         weights = jnp.exp(scores - highest)
@@ -137,18 +137,18 @@ class Softmax(Normaliser):
         return (highest, total * shrink + weights.sum(-1, keepdims=True)), shrink, weights
 
     def merge(self, state: State, further: State) -> tuple[State, jax.Array | float, jax.Array | float]:
-        """Returns the state of all keys, and the factors that refer both sums to the same maximum."""
+        """Merges the states, and gives the factors that refer both sums to the same maximum."""
         highest = jnp.maximum(state[0], further[0])
         first, second = jnp.exp(state[0] - highest), jnp.exp(further[0] - highest)
         return (highest, state[1] * first + further[1] * second), first, second
 
     def finish(self, state: State) -> tuple[jax.Array, jax.Array]:
-        """Returns the sum, and the logarithm of the sum of exponentials."""
+        """Gives the sum, and the logarithm of the sum of exponentials."""
         total = _nonzero(state[1])
         return total, state[0] + jnp.log(total)
 
     def weights(self, scores: jax.Array, row: jax.Array) -> tuple[jax.Array, Any]:
-        """Returns exp(s − log-sum-exp)."""
+        """Computes exp(s − log-sum-exp)."""
         weights = jnp.exp(scores - row)
         return weights, lambda through, through_sum: weights * (through - through_sum)
 
@@ -168,18 +168,18 @@ class Sink(Softmax):
     flops = 5
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns z of each head if it is learned."""
+        """Declares z for each head if it is learned."""
         return {"sink": Parameter((sizes.heads,), initializers.zeros, ("heads",))} if self.learned else {}
 
     weigh = Normaliser.weigh
 
     @property
     def further(self) -> Normaliser:
-        """Returns the softmax: there is one sink, which the first keys have."""
+        """The softmax: there is one sink, which the first keys have."""
         return SOFTMAX
 
     def start(self, params: Params, shape: tuple[int, ...], count: jax.Array, dtype: Any) -> State:
-        """Returns z and 1, its own exponential relative to itself."""
+        """Starts from z and 1, its own exponential relative to itself."""
         sink = params["sink"].astype(dtype) if self.learned else jnp.zeros((), dtype)
         return jnp.broadcast_to(sink, shape), jnp.ones(shape, dtype)
 
@@ -188,7 +188,7 @@ class Sink(Softmax):
         return super().add(state, scores, False)
 
     def parameter_gradients(self, params: Params, row: jax.Array, through_sum: jax.Array) -> Params:
-        """Returns −w_z Σ_j w_ij ∂w_ij at each row: the sink takes weight from all keys."""
+        """Computes −w_z Σ_j w_ij ∂w_ij at each row: the sink takes weight from all keys."""
         return {"sink": -jnp.exp(params["sink"] - row) * through_sum} if self.learned else {}
 
 
@@ -200,7 +200,7 @@ class Sigmoid(Normaliser):
     flops = 4
 
     def weight(self, scores: jax.Array, count: jax.Array) -> jax.Array:
-        """Returns the sigmoid of the shifted score."""
+        """Computes the sigmoid of the shifted score."""
         return jax.nn.sigmoid(scores - jnp.log(count))
 
 
@@ -212,7 +212,7 @@ class ReluSquared(Normaliser):
     flops = 3
 
     def weight(self, scores: jax.Array, count: jax.Array) -> jax.Array:
-        """Returns the squared positive part over the number of keys."""
+        """Divides the squared positive part by the number of keys."""
         return jnp.square(jax.nn.relu(scores)) / count
 
 
@@ -224,7 +224,7 @@ class Unnormalised(Normaliser):
     flops = 0
 
     def weight(self, scores: jax.Array, count: jax.Array) -> jax.Array:
-        """Returns the score."""
+        """Leaves the score unchanged."""
         return scores
 
 
@@ -236,7 +236,7 @@ class Sum(Normaliser):
     flops = 2
 
     def start(self, params: Params, shape: tuple[int, ...], count: jax.Array, dtype: Any) -> State:
-        """Returns the sum of scores."""
+        """Starts from a sum of 0."""
         return (jnp.zeros(shape, dtype),)
 
     def add(self, state: State, scores: jax.Array, first: bool) -> tuple[State, jax.Array | None, jax.Array]:
@@ -244,16 +244,16 @@ class Sum(Normaliser):
         return (state[0] + scores.sum(-1, keepdims=True),), None, scores
 
     def merge(self, state: State, further: State) -> tuple[State, jax.Array | float, jax.Array | float]:
-        """Returns the sum of both."""
+        """Adds both sums."""
         return (state[0] + further[0],), 1.0, 1.0
 
     def finish(self, state: State) -> tuple[jax.Array, jax.Array]:
-        """Returns the sum twice."""
+        """Gives the sum twice: as the divisor and as the number of the row."""
         total = _nonzero(state[0])
         return total, total
 
     def weights(self, scores: jax.Array, row: jax.Array) -> tuple[jax.Array, Any]:
-        """Returns the scores over the sum."""
+        """Divides the scores by the sum."""
         return scores / row, lambda through, through_sum: (through - through_sum) / row
 
 
@@ -275,11 +275,11 @@ class Hard(Normaliser):
 
     @property
     def random(self) -> bool:
-        """Returns whether training draws the key."""
+        """Whether training draws the key."""
         return self.sampled
 
     def weigh(self, params: Params, scores: jax.Array, allowed: jax.Array | None, key: Any = None) -> jax.Array:
-        """Returns the one-hot weights."""
+        """Computes the one-hot weights."""
         if self.sampled and key is not None:
             scores = scores + jax.random.gumbel(key, scores.shape, scores.dtype)
         soft = SOFTMAX.weigh(params, scores, allowed)
@@ -300,7 +300,7 @@ class StickBreaking(Normaliser):
     flops = 25
 
     def weigh(self, params: Params, scores: jax.Array, allowed: jax.Array | None, key: Any = None) -> jax.Array:
-        """Returns the parts of the stick, as sums of logarithms."""
+        """Computes the parts of the stick, as sums of logarithms."""
         left = jax.nn.log_sigmoid(-scores)
         left = left if allowed is None else jnp.where(allowed, left, 0)
         parts = jnp.exp(jax.nn.log_sigmoid(scores) + jax.lax.cumsum(left, left.ndim - 1, reverse=True) - left)
@@ -327,7 +327,7 @@ class Blocks(Normaliser):
     flops = 6  # those of the softmax, and the means
 
     def weigh(self, params: Params, scores: jax.Array, allowed: jax.Array | None, key: Any = None) -> jax.Array:
-        """Returns the softmax over the keys of the chosen blocks."""
+        """Computes the softmax over the keys of the chosen blocks."""
         allowed = jnp.broadcast_to(True if allowed is None else allowed, scores.shape)
         count = in_blocks(allowed, self.size).sum(-1)
         means = in_blocks(jnp.where(allowed, scores, 0), self.size).sum(-1) / jnp.maximum(count, 1)
@@ -355,7 +355,7 @@ NORMALISERS: dict[str, type[Normaliser]] = {
 
 @functools.cache
 def normaliser_of(text: str) -> Normaliser:
-    """Returns the normaliser that a string names, such as `sigmoid` or `sink(learned=True)`.
+    """Makes the normaliser that a string names, such as `sigmoid` or `sink(learned=True)`.
 
     Raises:
       UsageError: no normaliser has the name or the option.

@@ -51,22 +51,22 @@ class Cost:
 
     @property
     def flops(self) -> int:
-        """Returns the operations of the forward pass."""
+        """The operations of the forward pass."""
         return self.products + self.pointwise
 
     @property
     def backward(self) -> int:
-        """Returns the operations of the backward pass, with the gradients of the parameters and of the inputs."""
+        """The operations of the backward pass, with the gradients of the parameters and of the inputs."""
         return 2 * self.products - self.constant + self.pointwise
 
     @property
     def training(self) -> int:
-        """Returns the operations of both passes."""
+        """The operations of both passes."""
         return self.flops + self.backward
 
     @property
     def of_data(self) -> "Cost":
-        """Returns the same cost where the inputs are data, which need no gradient."""
+        """The same cost where the inputs are data, which need no gradient."""
         return dataclasses.replace(self, constant=self.products)
 
 
@@ -75,43 +75,35 @@ SOFTMAX_FLOPS = 4  # for each score: subtract the maximum, exponentiate, sum, di
 
 
 def matmul(rows: int, inner: int, columns: int) -> Cost:
-    """Returns the cost of `(rows, inner) @ (inner, columns)`."""
+    """Counts the cost of `(rows, inner) @ (inner, columns)`."""
     return Cost(2 * rows * inner * columns, 0, ITEM * (rows * inner + inner * columns + rows * columns))
 
 
 def linear(tokens: int, inputs: int, outputs: int, *, bias: bool = True) -> Cost:
-    """Returns the cost of a dense layer on `tokens` rows, with its bias unless `bias` is False."""
+    """Counts the cost of a dense layer on `tokens` rows, with its bias unless `bias` is False."""
     return matmul(tokens, inputs, outputs) + Cost(0, tokens * outputs, ITEM * outputs) * bias
 
 
 def mlp(tokens: int, inputs: int, hidden: int, outputs: int) -> Cost:
-    """Returns the cost of two dense layers on `tokens` rows; the activation counts one operation for each unit."""
+    """Counts the cost of two dense layers on `tokens` rows; the activation counts one operation for each unit."""
     return linear(tokens, inputs, hidden) + Cost(pointwise=tokens * hidden) + linear(tokens, hidden, outputs)
 
 
 def weighted(queries: int, keys: int, heads: int, width: int) -> Cost:
-    """Returns the cost of weighted sums of values of this width, given the weights."""
+    """Counts the cost of weighted sums of values of this width, given the weights."""
     return Cost(2 * queries * keys * heads * width, 0, ITEM * (queries + keys) * heads * width)
 
 
 def align(length: int, heads: int, width: int) -> Cost:
-    """Returns the cost of W^A V + b for one sequence: 2 ℓ² d + ℓ d (Hosseini, eq. 22; eq. 24 counts neither)."""
+    """Counts the cost of W^A V + b for one sequence: 2 ℓ² d + ℓ d (Hosseini, eq. 22; eq. 24 counts neither)."""
     product = matmul(length, length, heads * width)
     return product + Cost(0, length * heads * width, ITEM * length)
 
 
 def convolution(height: int, width: int, kernel: int, inputs: int, outputs: int, *, stride: int = 1) -> Cost:
-    """Returns the cost of a convolution of one feature map, padded with zeros (`SAME`), without a bias.
+    """Counts the cost of a convolution of one feature map, padded with zeros (`SAME`), without a bias.
 
-    Products with the padding are not counted; XLA does not count them either.
-
-    Args:
-      height: Height of the map.
-      width: Width of the map.
-      kernel: Side of the kernel.
-      inputs: Number of input channels.
-      outputs: Number of output channels.
-      stride: Stride along both axes.
+    Products with the padding are not counted; XLA does not count them either. `kernel` is the kernel's side.
     """
     places = _taps(height, kernel, stride) * _taps(width, kernel, stride)
     ends = height * width * inputs + -(-height // stride) * -(-width // stride) * outputs
@@ -119,7 +111,7 @@ def convolution(height: int, width: int, kernel: int, inputs: int, outputs: int,
 
 
 def _taps(length: int, kernel: int, stride: int) -> int:
-    """Returns how many products along one axis have both a weight and a position of the map."""
+    """Counts the products along one axis that have both a weight and a position of the map."""
     results = -(-length // stride)
     before = max(0, (results - 1) * stride + kernel - length) // 2
     starts = (result * stride - before for result in range(results))
@@ -127,7 +119,7 @@ def _taps(length: int, kernel: int, stride: int) -> int:
 
 
 def of_pairs(score: Any, sizes: Sizes, queries: int, keys: int) -> Cost:
-    """Returns the cost of a score from its definition, counted in the program that JAX makes of it.
+    """Counts the cost of a score from its definition, in the program that JAX makes of it.
 
     That is the preparation of T queries and S keys, their scores as dot products where the score has that form and else
     by `pair`, the normaliser, and the weighted values.
@@ -153,7 +145,7 @@ def of_pairs(score: Any, sizes: Sizes, queries: int, keys: int) -> Cost:
 
 
 def of_program(mixer: Any, sizes: Sizes, queries: int, keys: int, implementation: str) -> Cost:
-    """Returns the cost of a `Mixer` that is no score, such as a recurrence, for T queries and S keys.
+    """Counts the cost of a `Mixer` that is no score, such as a recurrence, for T queries and S keys.
 
     It is counted in the program of an implementation, which must do no more than the definition says.
     """
@@ -168,7 +160,7 @@ def of_program(mixer: Any, sizes: Sizes, queries: int, keys: int, implementation
 
 
 def _inputs(mixer: Any, sizes: Sizes, queries: int, keys: int) -> list[Any]:
-    """Returns the shapes of the arrays, and of the tokens with their sources, of queries and of keys."""
+    """Gives the shapes of the arrays, and of the tokens with their sources, of queries and of keys."""
     params = {name: _array(*p.shape) for name, p in mixer.arrays(sizes).items()}
     read = (queries, mixer.reads_query), (keys, mixer.reads_key)
     wide = mixer.widths(sizes.heads, sizes.heads, sizes.head).values()
@@ -182,7 +174,7 @@ def _prepared(mixer: Any, params: Any, of_query: Any, of_key: Any) -> tuple[Any,
 
 
 def counted(function: Callable, *shapes: Any) -> Cost:
-    """Returns the operations in the program of a function of arrays of these shapes, without bytes."""
+    """Counts the operations, without bytes, in the program of a function of arrays of these shapes."""
     return _of_program(jax.make_jaxpr(function)(*shapes).jaxpr)
 
 

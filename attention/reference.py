@@ -18,12 +18,12 @@ def dot_score(
     scale: float | Float[Array, ""],
     precision: jax.lax.PrecisionLike = None,
 ) -> Float[Array, ""]:
-    """Returns q·k times `scale`, which is 1/√H in Vaswani et al. (2017), eq. 1."""
+    """Computes q·k times `scale`, which is 1/√H in Vaswani et al. (2017), eq. 1."""
     return jnp.dot(query, key, precision=precision) * scale
 
 
 def luong_score(query: Float[Array, "H"], key: Float[Array, "H"], kernel: Float[Array, "H H"]) -> Float[Array, ""]:
-    """Returns qᵀ W_a k (Luong et al. 2015, eq. 8, "general"; Wikipedia)."""
+    """Computes qᵀ W_a k (Luong et al. 2015, eq. 8, "general"; Wikipedia)."""
     return query @ kernel @ key
 
 
@@ -34,7 +34,7 @@ def luong_concat_score(
     bias: Float[Array, "M"],
     vector: Float[Array, "M"],
 ) -> Float[Array, ""]:
-    """Returns vᵀ tanh(W_a [q; k] + b) (Luong et al. 2015, eq. 8, "concat", which has no b)."""
+    """Computes vᵀ tanh(W_a [q; k] + b) (Luong et al. 2015, eq. 8, "concat", which has no b)."""
     return jnp.tanh(jnp.concatenate([query, key]) @ kernel + bias) @ vector
 
 
@@ -46,7 +46,7 @@ def additive_score(
     bias: Float[Array, "M"],
     vector: Float[Array, "M"],
 ) -> Float[Array, ""]:
-    """Returns vᵀ tanh(W q + U k + b) (Bahdanau et al. 2014, appendix A.1.2; Wikipedia)."""
+    """Computes vᵀ tanh(W q + U k + b) (Bahdanau et al. 2014, appendix A.1.2; Wikipedia)."""
     return jnp.tanh(query @ query_kernel + key @ key_kernel + bias) @ vector
 
 
@@ -57,11 +57,9 @@ def neural_score(
     layers: Sequence[Layer],
     activation: Callable[[jax.Array], jax.Array],
 ) -> Float[Array, ""]:
-    """Returns MLP(concat(q', k')), where q' and k' are q and k projected down (DiGiugno, eq. 4 to 8).
+    """Computes MLP(concat(q', k')), where q' and k' are q and k projected down (DiGiugno, eq. 4 to 8).
 
     Args:
-      query: One query.
-      key: One key.
       down: Kernel and bias of the projections of query and key, or nothing.
       layers: All layers of the MLP, `(2d', M)` to `(M, 1)`.
       activation: The activation after each layer but the last.
@@ -79,7 +77,7 @@ def neural_score(
 def gaussian_score(
     query: Float[Array, "H"], key: Float[Array, "H"], sigma: Float[Array, ""], squared: bool
 ) -> Float[Array, ""]:
-    """Returns −‖q−k‖²/2σ², as the derivation of Sanger, eq. 14 means it, or −‖q−k‖/2σ², as eq. 14 is printed."""
+    """Computes −‖q−k‖²/2σ², as the derivation of Sanger, eq. 14 means it, or −‖q−k‖/2σ², as eq. 14 is printed."""
     distance = jnp.sum((query - key) ** 2)
     if not squared:
         apart = distance > 0
@@ -88,12 +86,12 @@ def gaussian_score(
 
 
 def unit(x: Float[Array, "*S H"]) -> Float[Array, "*S H"]:
-    """Returns x / ‖x‖."""
+    """Computes x / ‖x‖."""
     return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
 
 
 def masked_softmax(scores: Float[Array, "S"], allowed: Bool[Array, "S"]) -> Float[Array, "S"]:
-    """Returns the softmax over the allowed keys of one query; zeros where no key is allowed."""
+    """Computes the softmax over the allowed keys of one query; zeros where no key is allowed."""
     highest = jnp.max(jnp.where(allowed, scores, -jnp.inf), initial=-jnp.inf)
     # The shift does not change the softmax, so its gradient is stopped. The gradient of a maximum divides by the number
     # of elements equal to it; a compiler that recomputes the scores with other rounding may find none.
@@ -106,12 +104,12 @@ def masked_softmax(scores: Float[Array, "S"], allowed: Bool[Array, "S"]) -> Floa
 def head_weights(
     scores: Float[Array, "T S"], bias: Float[Array, "T S"], allowed: Bool[Array, "T S"]
 ) -> Float[Array, "T S"]:
-    """Returns w_ij, the softmax over the allowed j of s_ij + bias_ij, for one head."""
+    """Computes w_ij, the softmax over the allowed j of s_ij + bias_ij, for one head."""
     return jax.vmap(masked_softmax)(scores + bias, allowed)
 
 
 def elu_feature(x: Float[Array, "*S H"]) -> Float[Array, "*S H"]:
-    """Returns φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, eq. 7)."""
+    """Computes φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, eq. 7)."""
     return jax.nn.elu(x) + 1
 
 
@@ -123,7 +121,7 @@ def linear_head(
     feature: Callable[[jax.Array], jax.Array],
     normalise: bool,
 ) -> Float[Array, "T V"]:
-    """Returns Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j) over allowed j (Katharopoulos et al. 2020, eq. 4)."""
+    """Computes Σ_j φ(q_i)·φ(k_j) v_j / Σ_j φ(q_i)·φ(k_j) over allowed j (Katharopoulos et al. 2020, eq. 4)."""
     weights = jnp.where(allowed, feature(query) @ feature(key).T, 0.0)
     total = jnp.sum(weights, axis=1, keepdims=True) if normalise else jnp.ones((len(query), 1), weights.dtype)
     return weights @ value / jnp.where(total == 0, 1.0, total)
@@ -156,7 +154,7 @@ def delta_head(
 def align_values(
     value: Float[Array, "S H"], kernel: Float[Array, "S S"], bias: Float[Array, "S"], causal: bool
 ) -> Float[Array, "S H"]:
-    """Returns V'_i = Σ_j W^A_ij V_j + b_i for one head (Hosseini, eq. 22); W^A is lower-triangular if causal."""
+    """Computes V'_i = Σ_j W^A_ij V_j + b_i for one head (Hosseini, eq. 22); W^A is lower-triangular if causal."""
     kernel = jnp.tril(kernel) if causal else kernel
     return kernel @ value + bias[:, None]
 
@@ -170,7 +168,7 @@ def _heads(x: Float[Array, "L D"], heads: int) -> Float[Array, "N L H"]:
 
 
 def _attend(query: Float[Array, "N L H"], key: Float[Array, "N L H"], value: Float[Array, "N L H"]):
-    """Returns the concatenated heads H_i = softmax(Q_i K_iᵀ / √d_k) V_i (Hosseini, eq. 2 and 3)."""
+    """Concatenates the heads H_i = softmax(Q_i K_iᵀ / √d_k) V_i (Hosseini, eq. 2 and 3)."""
     scores = jnp.einsum("nth,nsh->nts", query, key) / jnp.sqrt(query.shape[-1])
     heads = jnp.einsum("nts,nsh->nth", jax.nn.softmax(scores), value)
     return jnp.concatenate(list(heads), axis=1)

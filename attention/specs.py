@@ -82,7 +82,7 @@ def build(item: SpecItem, makers: Mapping[str, Callable[..., T]], what: str) -> 
 
 
 def check_options(item: SpecItem, maker: Callable, given: Collection[str] = ()) -> None:
-    """Raises UsageError unless options are what a class or function takes, but for what it is `given` elsewhere."""
+    """Raises UsageError unless options are what a class or function takes, apart from what it is `given` elsewhere."""
     parameters = {name: p for name, p in inspect.signature(maker).parameters.items() if name not in given}
     for option, value in item.options.items():
         check_known(f"option of {item.name}", option, parameters)
@@ -145,7 +145,7 @@ def one_each(text: str, build: Callable[[SpecItem], T], of: str, count: int) -> 
 
 
 def spread(items: Sequence[T], text: str, of: str, count: int) -> tuple[T, ...]:
-    """Gives an item to each of `count` layers, or what else they are `of`; the last item repeats.
+    """Gives each of `count` layers, or of what else `of` names, an item; the last item repeats.
 
     Raises:
       UsageError: the text names more items than `count`.

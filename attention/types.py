@@ -37,8 +37,8 @@ class Rule:
     """A rule of a type.
 
     Attributes:
-      words: It after "must be".
-      holds: Whether a value keeps it; none does for which that raises a ValueError or an ArithmeticError.
+      words: The rule as it reads after "must be".
+      holds: Whether a value keeps it; a value does not if this raises a ValueError or an ArithmeticError.
       caps: Whether it is an upper bound.
     """
 
@@ -74,7 +74,7 @@ class Unit(Note):
 
 
 class Example(Note):
-    """What a value is like."""
+    """An example of a value."""
 
 
 class Reader(Note):
@@ -125,7 +125,7 @@ filled = Rule("filled in", bool)
 
 
 def compiled(pattern: str, path: str) -> re.Pattern:
-    """Compiles a regular expression; raises a UsageError, which calls it by its path, if it is none."""
+    """Compiles a regular expression; raises a UsageError, which names it by its path, if it is none."""
     try:
         return re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
@@ -149,11 +149,11 @@ class Valid:
         return cls(float if kind == Number else kind, rules)
 
     def each(self, kind: type[T]) -> list[T]:
-        """The rules of a kind."""
+        """Gives the rules of a kind."""
         return [rule for rule in self.rules if isinstance(rule, kind)]
 
     def note(self, kind: type[Note], default: Any = "") -> Any:
-        """The first note of a kind."""
+        """Gives the first note of a kind."""
         return next((rule.value for rule in self.each(kind)), default)
 
     @property
@@ -184,7 +184,7 @@ class Valid:
         return " such as ".join([words, *(repr(rule.value) for rule in self.each(Example))])
 
     def fault(self, value: Any) -> str:
-        """What a value must be, in words, where it is not; '' where it is."""
+        """Says in words what a value must be where it is not; '' where it is."""
         if not self._is_kind(value):
             return self.words
         if self._is_sentinel(value):
@@ -198,7 +198,7 @@ class Valid:
         return "" if all(rule.keeps(value) for rule in self.each(Rule)) else self.range
 
     def check(self, value: Any, path: str) -> None:
-        """Raises a UsageError, which calls the value by its path, unless it is valid."""
+        """Raises a UsageError, which names the value by its path, unless it is valid."""
         must, names = self.fault(value), self.note(Names)
         if must and names and isinstance(value, str):
             raise unknown(path.removeprefix("The "), value, names)
@@ -237,17 +237,17 @@ def _has_entries(kind: Any, value: dict) -> bool:
 
 
 def fits(hint: Any, value: Any) -> bool:
-    """Tells whether a value is of a type and keeps its rules; what a reader would say is not asked."""
+    """Tells whether a value is of a type and keeps its rules; no reader is asked."""
     return not Valid.of(hint).fault(value)
 
 
 def check(hint: Any, value: Any, path: str) -> None:
-    """Raises a UsageError, which calls the value by its path, unless it is of a type and keeps its rules."""
+    """Raises a UsageError, which names the value by its path, unless it is of a type and keeps its rules."""
     Valid.of(hint).check(value, path)
 
 
 def shown(value: Any) -> str:
-    """Writes a value as Python does, as far as that can be."""
+    """Writes a value as Python does, as far as possible."""
     try:
         return repr(value)
     except (RecursionError, ValueError):  # it is nested too deeply, or has too many digits
@@ -256,7 +256,7 @@ def shown(value: Any) -> str:
 
 @functools.cache
 def valid_of(maker: Callable) -> dict[str, Valid]:
-    """What each field of a dataclass, or argument of a function, may be.
+    """Finds what each field of a dataclass, or argument of a function, may be.
 
     A field whose type a subclass gives without rules keeps those of its base.
     """
@@ -294,7 +294,6 @@ def build(
     """Builds a dataclass from plain nested values, such as those of a config or of a JSON file.
 
     Args:
-      cls: The dataclass.
       values: A mapping from the names of its fields.
       path: What calls it in messages, such as `model`.
       kinds: The dataclasses of fields whose type it does not declare.

@@ -81,7 +81,7 @@ class Core:
 
     Attributes:
       name: `mechanism, implementation`.
-      function: Returns the heads' output `(B, T, N, H)`.
+      function: Computes the heads' output `(B, T, N, H)`.
       weights: A tree of arrays.
       cost: Useful work for one sequence.
     """
@@ -159,7 +159,7 @@ def cores(shape: Shape, specs: tuple[str, ...]) -> Iterator[Core]:
 
 
 def peer_of() -> Any:
-    """Returns the module that calls PyTorch; None on other devices, and where PyTorch is not installed."""
+    """Imports the module that calls PyTorch; None on other devices, and where PyTorch is not installed."""
     if jax.default_backend() != "cpu" or importlib.util.find_spec("torch") is None:
         return None
     return importlib.import_module("benchmarks.peers.attention_torch")
@@ -172,7 +172,7 @@ def mechanism_of(spec: str) -> Mechanism:
 
 
 def useful(mechanism: Mechanism, shape: Shape) -> Cost:
-    """Returns the work of one sequence forward; a causal mask halves the work that is done for each pair."""
+    """Counts the work of one sequence forward; a causal mask halves the work that is done for each pair."""
     sizes, length = shape.sizes, shape.length
     cost = mechanism.score.cost(sizes, length, length)
     if mechanism.align is not None:
@@ -185,7 +185,7 @@ def useful(mechanism: Mechanism, shape: Shape) -> Cost:
 
 
 def jax_nn(causal: bool, implementation: str) -> Any:
-    """Returns JAX's own attention as a function of what a contestant takes."""
+    """Gives JAX's own attention the arguments that every contestant takes."""
     return lambda weights, query, key, value, source: jax.nn.dot_product_attention(
         query, key, value, is_causal=causal, implementation=implementation
     )
@@ -220,7 +220,7 @@ def _core(spec: str, mechanism: Mechanism, implementation: str, shape: Shape) ->
 
 
 def _concatenated(mask: attention.Mask) -> Any:
-    """Neural Attention as DiGiugno publishes it: every pair concatenated, dense layers over (B, N, T, S, 2d')."""
+    """Computes Neural Attention as DiGiugno publishes it: pairs concatenated, dense layers over (B, N, T, S, 2d')."""
 
     def function(weights, query, key, value, source):
         if "down_query_kernel" in weights:
@@ -262,7 +262,7 @@ def program(core: Core, shape: Shape, what: str) -> measure.Program:
 def compare(
     contestants: list[Core], shape: Shape, what: str, roof: measure.Roof, flags: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """Returns a row for each contestant that this device can run; what needs more memory than allowed has no time."""
+    """Measures each contestant that this device can run, a row for each; what needs too much memory has no time."""
     programs, unsupported = {}, []
     for core in contestants:
         try:
@@ -303,7 +303,7 @@ def _memory(program: measure.Program) -> dict[str, int]:
 
 
 def own_form(name: str) -> str:
-    """Returns the name of the tiled form of a contestant's mechanism."""
+    """Names the tiled form of a contestant's mechanism."""
     return f"{name.rsplit(', ', 1)[0]}, chunked"
 
 
@@ -340,7 +340,7 @@ def growth(shape: Shape, flags: argparse.Namespace, measured: dict[str, Any]) ->
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Returns a pass as Markdown: milliseconds, ratios by round with their range, memory, fraction of the roofline."""
+    """Writes a pass as Markdown: milliseconds, ratios by round with their range, memory, fraction of the roofline."""
     base = next(row for row in rows if row["name"] == BASELINE)
     titles = ("mechanism, implementation", "ms", "rounds", "× PyTorch", "× jax.nn", "× own dot product", "× own form")
 
@@ -361,7 +361,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def growth_table(rows: list[dict[str, Any]]) -> str:
-    """Returns milliseconds and temporary megabytes at each length."""
+    """Writes milliseconds and temporary megabytes at each length as Markdown."""
     names = list(rows[0]["cores"])
 
     def cell(core: dict[str, Any]) -> str:

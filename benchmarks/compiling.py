@@ -53,13 +53,12 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 def measured(
     section: str, rows: list[dict[str, Any]], options: dict[str, str], rounds: int = 0, **sizes: int
 ) -> list[dict[str, Any]]:
-    """Returns rows of fields of a config's section with the figures of their programs, which run if there are rounds.
+    """Adds the figures of their programs to rows of fields; the programs run if there are rounds.
 
     Args:
       section: A section of the config.
       rows: The fields that each program has.
-      options: What all have.
-      rounds: The number of rounds.
+      options: The fields that all have.
       sizes: The sizes of the batch, see `compiled`.
     """
     overrides = [options | {f"{section}.{field}": str(value) for field, value in row.items()} for row in rows]
@@ -78,11 +77,9 @@ def measured(
 
 
 def compiled(config: Config, vocabulary: int = 256, batch: int = 0, context: int = 0) -> tuple[float, Callable, int]:
-    """Returns CPU seconds to trace and compile loss and gradient, a maker of calls, and bytes of temporary buffers.
+    """Compiles loss and gradient; gives the CPU seconds of that, a maker of calls, and bytes of temporary buffers.
 
     Args:
-      config: The config of a GPT.
-      vocabulary: Size of the vocabulary.
       batch: Number of sequences; 0 is the config's.
       context: Tokens of a sequence; 0 is the config's.
     """
@@ -104,7 +101,7 @@ def compiled(config: Config, vocabulary: int = 256, batch: int = 0, context: int
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Returns one of the tables; it has no columns of time where no program was run."""
+    """Writes one of the tables; it has no columns of time where no program was run."""
     options = [name for name in rows[0] if name not in ("compile_seconds", "temp_bytes", "seconds", "times_the_first")]
     titles = [*options, "compile, CPU s", "temp MB", *(("ms", "× first row") if "seconds" in rows[0] else ())]
     return plain_markdown(titles, ([*(row[name] for name in options), *_figures(row)] for row in rows))

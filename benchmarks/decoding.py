@@ -69,7 +69,7 @@ def measured(model: GPT, batch: int, rounds: int) -> dict[str, Any]:
 
 
 def cache_bytes(model: GPT, batch: int) -> dict[str, int]:
-    """Returns the bytes of all layers' full caches: for keys, for values, and for a running state."""
+    """Counts the bytes of all layers' full caches: for keys, for values, and for a running state."""
     caches = model.init_caches(batch, model.length)
 
     def total(*names: str) -> int:
@@ -79,7 +79,7 @@ def cache_bytes(model: GPT, batch: int) -> dict[str, int]:
 
 
 def table(mechanisms: dict[str, Any]) -> str:
-    """Returns the figures as a table; "times faster" is the median of the rounds."""
+    """Writes the figures as a table; "times faster" is the median of the rounds."""
     titles = ("mechanism", "tokens/s", "times faster", "key KiB", "value KiB", "state KiB")
     return plain_markdown(titles, (_cells(name, row) for name, row in mechanisms.items()))
 

@@ -35,7 +35,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 
 def saving(overrides: list[str], rounds: int, seconds: float) -> dict[str, Any]:
-    """Returns medians in seconds of a step alone, a step while a checkpoint is written, and the parts of a save."""
+    """Measures median seconds of a step alone, a step while a checkpoint is written, and the parts of a save."""
     config, _ = loading.resolve("configs/vit_digits.py", parse(overrides)[1])
     with silent_training(config) as training:
         steps = max(2, round(seconds / training.take(3)))
@@ -70,7 +70,7 @@ def _round(training: SilentTraining, steps: int) -> dict[str, float]:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """Returns the figures as a table."""
+    """Writes the figures as a table."""
     models = result["saving"]
     rows = [["state, MB", *(f"{model['state_bytes'] / 1e6:,.1f}" for model in models.values())]]
     for name in next(iter(models.values()))["seconds"]:

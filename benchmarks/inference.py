@@ -70,7 +70,7 @@ def measured(task: str, heads: int, batch: int, flags: argparse.Namespace) -> It
 
 
 def whole_pass(task: str, spec: str, heads: int, batch: int, flags: argparse.Namespace) -> Callable[[], Any]:
-    """Returns a function that runs all samples through a compiled model, one batch after the other."""
+    """Makes a function that runs all samples through a compiled model, one batch after the other."""
     config = config_of(task, spec, heads, flags.precision)
     count = -(-flags.samples // batch)
     network, inputs = TASKS[task](config, count * batch)
@@ -87,7 +87,7 @@ def whole_pass(task: str, spec: str, heads: int, batch: int, flags: argparse.Nam
 
 
 def config_of(task: str, spec: str, heads: int, precision: str) -> Config:
-    """Returns the config of a task, with one mechanism in all its layers."""
+    """Makes the config of a task, with one mechanism in all its layers."""
     plain = loading.load(f"configs/{task}.py:{spec}").to_dict()
     plain["model"]["heads"] = heads
     plain["train"]["precision"] = precision
@@ -95,21 +95,21 @@ def config_of(task: str, spec: str, heads: int, precision: str) -> Config:
 
 
 def images(config: Config, samples: int, *, side: int, channels: int, classes: int) -> tuple[nn.Module, Inputs]:
-    """Returns a model and square images to classify."""
+    """Makes a model and square images to classify."""
     shape = (side, side, channels)
     model = config.model.build(shape, classes, dtype=jnp.dtype(config.train.precision))
     return model, (jax.random.normal(jax.random.key(1), (samples, *shape)),)
 
 
 def texts(config: Config, samples: int, *, vocabulary: int, classes: int) -> tuple[nn.Module, Inputs]:
-    """Returns a model and texts to classify, as long as the config's context."""
+    """Makes a model and texts to classify, as long as the config's context."""
     length = config.data.context
     model = config.model.build(vocabulary, classes, length, dtype=jnp.dtype(config.train.precision))
     return model, (_tokens(vocabulary, samples, length), jnp.full(samples, length))
 
 
 def pairs(config: Config, samples: int, *, vocabulary: int) -> tuple[nn.Module, Inputs]:
-    """Returns a model and pairs of sentences, as long as the config allows."""
+    """Makes a model and pairs of sentences, as long as the config allows."""
     lengths = config.data.source_length, config.data.target_length
     model = config.model.build(vocabulary, vocabulary, *lengths, dtype=jnp.dtype(config.train.precision))
     source, target = (_tokens(vocabulary, samples, length) for length in lengths)
@@ -130,7 +130,7 @@ TASKS: dict[str, Callable[[Config, int], tuple[nn.Module, Inputs]]] = {
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Returns a row for each model, heads and batch: ratios to dot_product with range, and the paper's in brackets.
+    """Writes a row for each model, heads and batch: ratios to dot_product with range, and the paper's in brackets.
 
     Args:
       rows: Rows that all have the same mechanisms; dot_product is the first of each group.

@@ -108,7 +108,7 @@ def _vit(config: Config, batch: int) -> tuple[ViT, jax.Array, jax.Array]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Returns time and memory a sample, ratios to the dot-product model, and the paper's own ratios."""
+    """Writes time and memory for each sample, ratios to the dot-product model, and the paper's own ratios."""
     titles = ("attention", "ms a sample", "× dot_product", "temp GB a sample", "× dot_product", "paper: ms, GB")
     base = next(row["paper"] for row in rows if row["attention"] == "dot_product")
 

@@ -57,15 +57,15 @@ class Marian:
         return {"start": last, "end": 0, "pad": last}
 
     def sentences(self, batch: int) -> np.ndarray:
-        """Returns sources `(B, S)` of random words, all of the same length."""
+        """Draws sources `(B, S)` of random words, all of the same length."""
         return np.random.default_rng(0).integers(1, self.model.source_vocabulary - 1, (batch, self.source))
 
     def lengths(self, batch: int) -> np.ndarray:
-        """Returns the lengths of these sources."""
+        """Gives the lengths of these sources."""
         return np.full(batch, self.source, np.int32)
 
     def decoder_bytes(self) -> int:
-        """Returns the bytes of weights that a step reads.
+        """Counts the bytes of weights that a step reads.
 
         These are the weights of the decoder and of the output, without those that project the sources' keys and values.
         """
@@ -103,7 +103,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 
 def build(config: Config, flags: argparse.Namespace) -> Marian:
-    """Returns the model with random weights."""
+    """Builds the model with random weights."""
     longest = max(flags.source, flags.tokens, flags.again)
     lengths = dataclasses.replace(config.data, source_length=longest, target_length=longest, buckets="")
     config = dataclasses.replace(config, data=lengths)
@@ -111,7 +111,7 @@ def build(config: Config, flags: argparse.Namespace) -> Marian:
 
 
 def initialised(config: Config, vocabulary: int, *lengths: int) -> tuple[EncoderDecoder, dict]:
-    """Returns a model for the longest source and target, and its random parameters."""
+    """Makes a model for the longest source and target, and its random parameters."""
     model = config.model.build(vocabulary, vocabulary, *lengths, dtype=jnp.dtype(config.train.precision))
     ones = jnp.ones((1, 2), jnp.int32)
     return model, jax.jit(model.init)(jax.random.key(0), ones, jnp.array([2]), ones)["params"]
@@ -153,7 +153,7 @@ def _our_search(marian: Marian) -> Callable[[np.ndarray, int, int], np.ndarray]:
 
 
 def _same(calls: dict[str, Callable[[], np.ndarray]]) -> float:
-    """Returns the mean fraction of tokens in which the other searches agree with the first."""
+    """Computes the mean fraction of tokens in which the other searches agree with the first."""
     first, *others = (call() for call in calls.values())
     return float(np.mean([np.mean(first == targets) for targets in others])) if others else 1.0
 
@@ -195,7 +195,7 @@ def again(marian: Marian, flags: argparse.Namespace) -> dict[str, Any]:
 
 
 def training(marian: Marian, theirs: str, flags: argparse.Namespace) -> dict[str, Any]:
-    """Returns tokens a second of sources and targets in a step of 16 sentences, with the losses of all steps."""
+    """Measures tokens a second of sources and targets in a step of 16 sentences, with the losses of all steps."""
     batch, source = BATCHES[-1], marian.sentences(BATCHES[-1])
     target = np.roll(source, 1, axis=0)
     read = np.concatenate([np.full((batch, 1), marian.special["start"]), target[:, :-1]], axis=1)
@@ -216,7 +216,7 @@ def training(marian: Marian, theirs: str, flags: argparse.Namespace) -> dict[str
 
 
 def projection(overrides: dict[str, str], flags: argparse.Namespace) -> dict[str, Any]:
-    """Returns seconds of a training step of Sanger's model with projection attention and with dot products."""
+    """Measures seconds of a training step of Sanger's model with projection attention and with dot products."""
     runs = {}
     for attention in ("dot_product", "gaussian"):
         config = loading.resolve(f"{PROJECTION}:{attention}", overrides)[0]
@@ -235,7 +235,7 @@ def projection(overrides: dict[str, str], flags: argparse.Namespace) -> dict[str
 def _step(
     config: Config, model: EncoderDecoder, params: dict, source: np.ndarray, read: np.ndarray, target: np.ndarray
 ) -> Callable[[], float]:
-    """Returns a call that takes a config's training step on the same batch and returns the mean loss."""
+    """Makes a call that takes a config's training step on the same batch and gives the mean loss."""
 
     def loss(params: dict, batch: tuple, key: jax.Array | None) -> dict[str, jax.Array]:
         logits = model.apply({"params": params}, *batch[:3], True, rngs={"dropout": key})
@@ -248,7 +248,7 @@ def _step(
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """Returns the figures as tables."""
+    """Writes the figures as tables."""
     again, training, projection = (result[name] for name in ("again", "training", "projection"))
     speed = ", ".join(f"{name} {value:,.0f}" for name, value in training["tokens_per_second"].items())
     cache, gaussian = measure.spread(again["times_faster"]), measure.spread(projection["gaussian_over_dot_product"])
@@ -261,7 +261,7 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def table(searches: Sequence[dict[str, Any]]) -> str:
-    """Returns the speed of translation, a row for each number of beams and of sentences."""
+    """Writes the speed of translation, a row for each number of beams and of sentences."""
     titles = ("beams", "batch", *searches[0]["sentences_per_second"], "times faster", "ms a step")
     return plain_markdown((*titles, "weights GB/s", "of bandwidth", "of FLOP/s"), map(_cells, searches))
 

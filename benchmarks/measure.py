@@ -25,12 +25,12 @@ PRECISION = cli.flag("--precision", default="float32", choices=("float32", "bflo
 
 
 def rounds(default: int) -> Callable[[cli.Parser], Any]:
-    """Returns the flag `--rounds`."""
+    """Declares the flag `--rounds`."""
     return cli.flag("--rounds", type=cli.count, default=default, help="rounds of measuring, in which all take turns")
 
 
 def with_versions(packages: Iterable[str], file: str) -> dict[str, Any]:
-    """Returns what a result says of versions, with those of packages that only benchmarks need.
+    """Collects what a result says of versions, with those of packages that only benchmarks need.
 
     Raises:
       UsageError: A package is not installed; the requirements in `file` add it.
@@ -69,13 +69,11 @@ Ratio = dict[str, float]  # median, least and greatest of the rounds
 
 
 def in_turn(calls: Mapping[str, Callable[[], Any]], rounds: int, budget: float) -> Times:
-    """Returns the seconds of each call in each round; calls take turns, so that drift of the machine affects all.
+    """Times each call in each round, in seconds; calls take turns, so that drift of the machine affects all.
 
     A short call runs once more, uncounted, before it is timed: memory that another call has just freed would slow it.
 
     Args:
-      calls: The calls by name.
-      rounds: The number of rounds.
       budget: Seconds after which a call takes part in no more rounds; it takes part in at least three.
     """
     repeats = {name: _repeats(call) for name, call in calls.items()}
@@ -90,12 +88,12 @@ def in_turn(calls: Mapping[str, Callable[[], Any]], rounds: int, budget: float) 
 
 
 def medians(times: Times) -> dict[str, float]:
-    """Returns the median seconds of each call."""
+    """Computes the median seconds of each call."""
     return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 def ratio(times: Times, name: str, baseline: str) -> Ratio | None:
-    """Returns the ratio of seconds, round by round; None where one of the two has no times."""
+    """Computes the ratio of seconds, round by round; None where one of the two has no times."""
     pairs = list(zip(times.get(name, ()), times.get(baseline, ()), strict=False))
     if not pairs:
         return None
@@ -104,13 +102,13 @@ def ratio(times: Times, name: str, baseline: str) -> Ratio | None:
 
 
 def _repeats(call: Callable[[], Any]) -> int:
-    """Returns how often a call is repeated within a round, judged by its second run where the first is short."""
+    """Counts how often to repeat a call within a round, judged by its second run where the first is short."""
     first = seconds(call)
     return 1 if first > SHORTEST else max(1, round(SHORTEST / seconds(call)))
 
 
 def seconds(call: Callable[[], Any], repeats: int = 1) -> float:
-    """Returns the seconds of a call, the mean of several one after the other."""
+    """Times a call in seconds, as the mean of several one after the other."""
     started = time.perf_counter()
     for _ in range(repeats):
         out = call()
@@ -119,13 +117,13 @@ def seconds(call: Callable[[], Any], repeats: int = 1) -> float:
 
 
 def seconds_of_process(arguments: Sequence[str], environment: Mapping[str, str]) -> float:
-    """Returns the seconds of a new Python process in the checkout, from start to end."""
+    """Times a new Python process in the checkout from start to end, in seconds."""
     command = [sys.executable, *arguments]
     return seconds(lambda: subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL))
 
 
 def bytes_of(tree: Any) -> int:
-    """Returns the bytes of all arrays of a tree."""
+    """Counts the bytes of all arrays of a tree."""
     return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
@@ -160,11 +158,11 @@ class Roof:
         return cls(2 * side**3 / fastest[0], 2 * length * jnp.dtype(dtype).itemsize / fastest[1])
 
     def seconds(self, flops: float, bytes_: float) -> float:
-        """Returns the least time in which this work can be done."""
+        """Computes the least time in which this work can be done."""
         return max(flops / self.flops, bytes_ / self.bandwidth)
 
     def of_step(self, seconds: float, weights: int, tokens: int) -> dict[str, float]:
-        """Returns what a step of decoding so many tokens comes to, which reads bytes of float32 weights."""
+        """Computes the figures of a decoding step that reads bytes of float32 weights for so many tokens."""
         return {
             "milliseconds_a_step": 1e3 * seconds,
             "weight_bytes_a_step": weights,
@@ -175,5 +173,5 @@ class Roof:
 
 
 def spread(ratio: Ratio | None) -> str:
-    """Returns the median of ratios with the least and the greatest; '' without ratios."""
+    """Writes the median of ratios with the least and the greatest; '' without ratios."""
     return f"{ratio['median']:.2f} ({ratio['least']:.2f} – {ratio['greatest']:.2f})" if ratio else ""

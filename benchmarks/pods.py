@@ -95,7 +95,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 
 def smallest(case: Case, spec: str) -> dict[str, Any]:
-    """Returns what a step takes on the smallest slice that it fits on, and what it would take on smaller ones.
+    """Finds what a step takes on the smallest slice that it fits on, and what it would take on smaller ones.
 
     Raises:
       UsageError: it fits on no slice of one pod.
@@ -127,7 +127,7 @@ def smallest(case: Case, spec: str) -> dict[str, Any]:
 
 
 def overrides(case: Case, devices: int) -> dict[str, str]:
-    """Returns the overrides for a number of chips; where sequences are counted, a chip has one at a time."""
+    """Makes the overrides for a number of chips; where sequences are counted, a chip has one at a time."""
     if not case.sequences:
         return case.overrides
     batch = max(case.sequences, devices)
@@ -136,7 +136,7 @@ def overrides(case: Case, devices: int) -> dict[str, str]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Returns a row for each model and mechanism, with gigabytes a chip."""
+    """Writes a row for each model and mechanism, with gigabytes for each chip."""
     titles = ("", "attention", "parameters", "examples a step", "smallest slice", "GB a chip", "of it state")
     return plain_markdown((*titles, "on the next smaller"), map(_cells, rows))
 

@@ -56,7 +56,7 @@ def _compile(config: Any) -> tuple[Any, Any, Any]:
 
 
 def durations(compiled: Any, state: Any, batch: Any, steps: int) -> dict[str, float]:
-    """Returns milliseconds a step of each instruction of the compiled program."""
+    """Measures the milliseconds that each instruction of the compiled program takes in a step."""
     state, _ = compiled(state, batch)
     milliseconds: dict[str, float] = collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +85,7 @@ def by_kind(program: str, times: dict[str, float]) -> collections.Counter[str]:
 
 
 def _kind(line: str, body: str) -> str:
-    """Returns what an instruction does, from its place in the program and the operations fused into it."""
+    """Tells what an instruction does, from its place in the program and the operations fused into it."""
     name = (re.search(r'op_name="([^"]*)"', line) or ["", ""])[1]
     inside, direction = "while" in name, "backward" if "transpose(jvp" in name else "forward"
     if " dot(" in body:

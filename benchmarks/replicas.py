@@ -49,7 +49,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 
 def steady(config: Config, count: int, rounds: int) -> dict[str, Any]:
-    """Returns seconds of a step of all seeds together and of a step of each in turn, with their ratio by round."""
+    """Measures seconds of a step of all seeds together and of a step of each in turn, with their ratio by round."""
     mesh, rate = sharding.make_mesh(config.mesh), config.optimizer.learning_rate
     with jax.set_mesh(mesh):
         steps = {
@@ -61,7 +61,7 @@ def steady(config: Config, count: int, rounds: int) -> dict[str, Any]:
 
 
 def _step(config: Config, contestants: list[Replicas]) -> Callable[[], Any]:
-    """Returns a call that takes one step of each contestant with the first one's program; others take as long."""
+    """Makes a call that takes one step of each contestant by the first one's program; the others' take as long."""
     setup = dataclasses.replace(Setup.of(config), replicas=contestants[0])
     with feeds.HostFeed(setup.replicas, setup.task.sources["train"]) as feed:
         rows, _ = feed.take(0, 1)
@@ -78,7 +78,7 @@ def _step(config: Config, contestants: list[Replicas]) -> Callable[[], Any]:
 
 
 def whole(spec: str, overrides: dict[str, str], count: int, steps: int) -> dict[str, Any]:
-    """Returns the seconds of one run of all seeds together, and of a run of each seed, as processes."""
+    """Measures the seconds of one run of all seeds together, and of a run of each seed, as processes."""
     flags = [f"--config={spec}", *(f"--config.{field}={text}" for field, text in overrides.items())]
     flags.append(f"--config.train.length={steps} steps")
     together = _seconds([[*flags, f"--config.train.replicas={count}"]])
@@ -94,7 +94,7 @@ def _seconds(programs: list[list[str]]) -> float:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """Returns the figures as a table."""
+    """Writes the figures as a table."""
     count, rows = result["replicas"], []
     for spec, measured in result["configs"].items():
         seconds, spread = measured["step"]["seconds"], measure.spread(measured["step"]["together_over_apart"])

@@ -73,12 +73,12 @@ def compiled(module: str, chip: str, names: list[str]) -> Iterator[dict[str, Any
 
 
 def by_name(result: dict[str, Any], chip: str) -> dict[str, dict[str, Any]]:
-    """Returns the contestants of a chip that compiled."""
+    """Gives the contestants of a chip that compiled, by name."""
     return {row["name"]: row for row in result["chips"][chip] if "kernels" in row}
 
 
 def cycles(row: dict[str, Any], tokens: int, which: str = "") -> float:
-    """Returns bundles for each pair that the mask allows, of both passes or of one; NaN if it was not compiled."""
+    """Counts the bundles for each pair that the mask allows, of both passes or of one; NaN if it was not compiled."""
     chosen = [k for k in row["kernels"] if not which or _pass(k["name"]) == which]
     if not all(str(tokens) in kernel["tokens"] for kernel in chosen):
         return float("nan")
@@ -90,19 +90,19 @@ def _pass(kernel: str) -> str:
 
 
 def spills(row: dict[str, Any], which: str = "") -> int:
-    """Returns the spilled registers in one run of the regions that visit pairs."""
+    """Counts the spilled registers in one run of the regions that visit pairs."""
     chosen = [k for k in row["kernels"] if not which or _pass(k["name"]) == which]
     return sum(max(r["slots"][SPILLS] for r in kernel["regions"]) for kernel in chosen)
 
 
 def best(result: dict[str, Any], chip: str, tokens: int) -> str:
-    """Returns the name of the fastest of flash and splash attention."""
+    """Names the faster of flash and splash attention."""
     rows = {n: cycles(r, tokens) for n, r in by_name(result, chip).items() if n.startswith(("flash", "splash"))}
     return min((n for n, x in rows.items() if not math.isnan(x)), key=rows.__getitem__)
 
 
 def predicted(result: dict[str, Any], chip: str) -> dict[tuple[str, int], dict[str, float]]:
-    """Returns for each mechanism and number of tokens the cycles a pair of each implementation, both passes.
+    """Predicts the cycles that each implementation takes for a pair in both passes, by mechanism and number of tokens.
 
     `pallas` by the schedules of its kernels, which for dot products are JAX's splash attention; `xla` and `chunked` by
     XLA's estimates of its own instructions.
@@ -121,14 +121,14 @@ def predicted(result: dict[str, Any], chip: str) -> dict[tuple[str, int], dict[s
 
 
 def _row(spec: str, tokens: int) -> str:
-    """Returns the name of the row of a mechanism's kernels for so many tokens."""
+    """Names the row of a mechanism's kernels for so many tokens."""
     if spec == "dot_product":
         return f"splash({min(tokens, 512)})" + ", two passes" * (tokens > 4096)
     return "neural(dim=2)" if spec == "neural" else spec
 
 
 def choices(result: dict[str, Any]) -> str:
-    """Returns the predictions among which `auto` chooses on a TPU."""
+    """Writes the predictions among which `auto` chooses on a TPU."""
     lines = [
         (chip, f"`{spec}`", f"{tokens:,}", *(f"{found[name]:.4f}" if name in found else "" for name in NAMES))
         for chip in result["chips"]
@@ -138,7 +138,7 @@ def choices(result: dict[str, Any]) -> str:
 
 
 def roofline(result: dict[str, Any], chip: str, spec: str, which: str) -> dict[str, float]:
-    """Returns the least cycles a pair that each unit needs for this algorithm, in bfloat16 with values of 64.
+    """Computes the least cycles for each pair that every unit needs for this algorithm, in bfloat16 with values of 64.
 
     Vectors: sums, activations, softmax, and with few weights the layers; both passes as `jax.vjp` differentiates them.
     Products: with many weights the layers, and always those with values, each of 1 row for `WIDE` pairs. The rate of
@@ -167,7 +167,7 @@ def roofline(result: dict[str, Any], chip: str, spec: str, which: str) -> dict[s
 
 
 def table(result: dict[str, Any], chip: str) -> str:
-    """Returns cycles a pair of every contestant by length, against the best opponent and against the roofline."""
+    """Writes every contestant's cycles for a pair by length, against the best opponent and against the roofline."""
     lines, rows = [], by_name(result, chip)
     for name, row in rows.items():
         if name == "matrix product":
@@ -182,7 +182,7 @@ def table(result: dict[str, Any], chip: str) -> str:
 
 
 def roofline_table(result: dict[str, Any]) -> str:
-    """Returns for each of our kernels the cycles a pair at 16,384 tokens, its roofline, and which unit sets it."""
+    """Writes each of our kernels' cycles for a pair at 16,384 tokens, its roofline, and which unit sets it."""
     lines = []
     for chip in result["chips"]:
         rows = by_name(result, chip)
@@ -199,7 +199,7 @@ def roofline_table(result: dict[str, Any]) -> str:
 
 
 def against(measured: dict[str, Any], kind: str) -> str:
-    """Returns what `benchmarks.attention` measured of our kernels on a TPU beside what their schedules predict.
+    """Compares what `benchmarks.attention` measured of our kernels on a TPU with what their schedules predict.
 
     Args:
       measured: Its result, with `shape` and rows of either pass.
@@ -225,7 +225,7 @@ def against(measured: dict[str, Any], kind: str) -> str:
 
 
 def check(result: dict[str, Any]) -> tuple[float, float]:
-    """Returns the predicted and the published milliseconds of a large matrix product on a v5e."""
+    """Gives the predicted and the published milliseconds of a large matrix product on a v5e."""
     product = by_name(result, "v5e")["matrix product"]["kernels"][0]["tokens"]["8192"]["bundles"]
     return 1e3 * product / CLOCK, 1e3 * PUBLISHED
 

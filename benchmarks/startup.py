@@ -37,7 +37,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 
 def seconds(name: str, rounds: int) -> dict[str, list[float]]:
-    """Returns the seconds of each round with a cold and a warm cache; text is tokenised before the first round."""
+    """Times each round with a cold and a warm cache, in seconds; text is tokenised before the first round."""
     by_cache: dict[str, list[float]] = {"cold": [], "warm": []}
     with tempfile.TemporaryDirectory() as folder:
         texts = f"--config.data.cache_dir={folder}/texts"
@@ -49,7 +49,7 @@ def seconds(name: str, rounds: int) -> dict[str, list[float]]:
 
 
 def first_step(name: str, cache: Path, texts: str) -> float:
-    """Returns the seconds to the first step of a new process that keeps its compiled programs in a folder."""
+    """Times the first step of a new process that keeps its compiled programs in a folder, in seconds."""
     removed = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
     environment = {k: v for k, v in os.environ.items() if k not in removed} | {"ATTENTION_BENCH_CACHE": str(cache)}
     flags = [
@@ -62,7 +62,7 @@ def first_step(name: str, cache: Path, texts: str) -> float:
 
 
 def table(found: dict[str, dict[str, list[float]]]) -> str:
-    """Returns the medians as a Markdown table."""
+    """Writes the medians as a Markdown table."""
     lines = []
     for name, times in found.items():
         cold, warm = (statistics.median(times[which]) for which in ("cold", "warm"))

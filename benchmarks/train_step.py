@@ -68,13 +68,13 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 
 def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]:
-    """Returns seconds a step of the bare jitted step on one batch, and of the loop with data, logs and checks."""
+    """Measures seconds a step of the bare jitted step on one batch, and of the loop with data, logs and checks."""
     with silent_training(config) as training:
         return training_against_step(training, rounds, steps)
 
 
 def training_against_step(training: "SilentTraining", rounds: int, steps: int) -> dict[str, Any]:
-    """Returns the seconds a step of a training that is open: the bare step's and the loop's, in turn."""
+    """Measures seconds a step of a training that is open: the bare step's and the loop's, in turn."""
     most = min(steps, training.feed.most)
     rows, _ = training.feed.take(training.run.step, most)
     times: dict[str, list[float]] = {"step": [], "loop": []}
@@ -87,7 +87,7 @@ def training_against_step(training: "SilentTraining", rounds: int, steps: int) -
 
 
 def spread_of(ratios: list[float]) -> dict[str, float]:
-    """Returns the median, the least and the greatest of ratios."""
+    """Gives the median, the least and the greatest of ratios."""
     return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
 
 
@@ -96,7 +96,7 @@ ENDLESS = {"length": "1000000000 steps", "eval_every": "0 steps", "checkpoint_ev
 
 @contextlib.contextmanager
 def silent_training(config: Config) -> Iterator["SilentTraining"]:
-    """Opens a training in a folder of its own, whose first steps, which compile, are taken."""
+    """Opens a training in a folder of its own, and takes its first steps, which compile."""
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, **ENDLESS))
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as opened:
         training = SilentTraining(config, Path(folder), opened)
@@ -180,7 +180,7 @@ def step_of(step: Step, params: Params, rate: float, seed: int = 0) -> Callable[
 
 
 def plain_step(config: Config, loss: LossFunction, params: Params) -> Callable[[Any], float]:
-    """Returns `step_of` a loss with a config's optimizer, without a schedule, clipping and weight decay."""
+    """Makes `step_of` a loss with a config's optimizer, without a schedule, clipping and weight decay."""
     plain = dataclasses.replace(config.optimizer, schedule="constant", clip=0.0, weight_decay=0.0)
     step = Step(loss, optimizer.optimizer(plain), functools.partial(optimizer.learning_rate, plain))
     return step_of(step, params, plain.learning_rate)
@@ -197,7 +197,7 @@ def _ours(config: Config, task: Task, params: Params) -> Taker:
 
 
 def peer_of(model: str, name: str) -> str:
-    """Returns the module that has a model's twin in another stack, such as `torch_compiled`."""
+    """Names the module that has a model's twin in another stack, such as `torch_compiled`."""
     return f"benchmarks.peers.{model}_{name.removesuffix(COMPILED)}"
 
 
@@ -208,7 +208,7 @@ def _theirs(name: str, config: Config, task: Task, params: Params) -> Taker:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """Returns the figures as tables."""
+    """Writes the figures as tables."""
     seconds, ratio = result["loop"]["seconds"], result["loop"]["loop_over_step"]
     lines = [
         plain_markdown(("", "seconds a step"), ((name, f"{value:.4f}") for name, value in seconds.items())),
@@ -220,7 +220,7 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def stacks_table(stacks: dict[str, Any]) -> str:
-    """Returns a table of the speed of each stack."""
+    """Writes the speed of each stack as a table."""
     titles = ("stack", "seconds a step", "times the bench's", f"{stacks['unit']}/s", "GFLOP/s")
     rows = []
     for name, seconds in stacks["seconds"].items():
@@ -230,7 +230,7 @@ def stacks_table(stacks: dict[str, Any]) -> str:
 
 
 def losses_table(stacks: dict[str, Any], steps: Collection[int] = ()) -> str:
-    """Returns a table of the losses of each stack, at some of the steps or at all."""
+    """Writes the losses of each stack as a table, at some of the steps or at all."""
     rows = enumerate(zip(*stacks["losses"].values(), strict=True), 1)
     shown = ((step, *(f"{loss:.4f}" for loss in row)) for step, row in rows if not steps or step in steps)
     return plain_markdown(("step", *stacks["losses"]), shown)

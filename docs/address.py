@@ -11,7 +11,7 @@ ARCHIVE = "attention-bench.zip"  # what `make archive` writes
 
 
 def begin(*commands: str) -> str:
-    """Returns the block of shell commands that begins with getting the project, and goes on in its folder."""
+    """Writes the block of shell commands that begins with getting the project, and goes on in its folder."""
     clone = [f"git clone {ADDRESS} attention-bench"] if ADDRESS else []
     return "\n".join(
         [
@@ -26,6 +26,6 @@ def begin(*commands: str) -> str:
 
 
 def begin_on_colab() -> str:
-    """Returns the lines that install the project in a cell of Colab."""
+    """Writes the lines that install the project in a cell of Colab."""
     get = f"!git clone {ADDRESS} attention-bench" if ADDRESS else f"!unzip -q {ARCHIVE}  # upload it first"
     return f'```text\n{get}\n%cd attention-bench\n!pip install "jax[cuda12]" -e . -c constraints.txt\n```'

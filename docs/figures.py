@@ -211,7 +211,7 @@ def of_surgery() -> Iterator[tuple[str, str]]:
 
 
 def at_time(curve: Sequence[tuple[int, float, float]], seconds: float) -> float:
-    """Returns the value of a curve of steps, seconds and values at a time."""
+    """Interpolates the value at a time on a curve of steps, seconds and values."""
     return float(np.interp(seconds, [point[1] for point in curve], [point[2] for point in curve]))
 
 
@@ -226,7 +226,7 @@ def parity(families: dict[str, dict[str, dict[str, float]]]) -> str:
 
 
 def cores() -> dict[str, dict[str, Any]]:
-    """Returns the rows of attention's forward and backward pass by their names."""
+    """Reads the rows of attention's forward and backward pass, by name."""
     return {row["name"]: row for row in load("attention")["forward+backward"]}
 
 
@@ -275,7 +275,7 @@ def attention_in_short(rows: dict[str, dict[str, Any]]) -> str:
 
 
 def attention_work(rows: dict[str, dict[str, Any]]) -> str:
-    """Returns the useful work of tiled attention, and its speed as a share of that of a large product."""
+    """Writes the useful work of tiled attention, and its speed as a share of a large product's."""
     names = {
         "dot_product": "dot product",
         "neural": "neural, d′ = 2",
@@ -338,14 +338,14 @@ def of_training_and_translation() -> Iterator[tuple[str, str]]:
 
 
 def mean_reached(name: str, spec: str, metric: str, split: str = "test", **fields: int) -> float:
-    """Returns the mean over seeds of a study's metric, at the best evaluation of each run that is in."""
+    """Computes the mean over seeds of a study's metric, at the best evaluation of each run that is in."""
     fields = {"model.attention": spec, **fields}
     (group,) = [group for group in kept.find(name).groups if fields.items() <= group.settings.items()]
     return mean(run.value(metric, split) for run in group.runs)
 
 
 def lead_on_digits(spec: str) -> str:
-    """Returns the paired difference of a mechanism's test accuracy to dot product's, in points, with its interval."""
+    """Computes the paired difference of a mechanism's test accuracy to dot product's, in points, with its interval."""
     ours, baseline = (
         np.array([run["best"]["test"]["accuracy"] for run in load("digits")["runs"][name]])
         for name in (spec, "dot_product")
@@ -411,7 +411,7 @@ def of_operations() -> Iterator[tuple[str, str]]:
 
 
 def caches(width: int = 2048, heads: int = 16) -> str:
-    """Returns the bytes of the caches of some mechanisms in bfloat16, in Markdown."""
+    """Writes the bytes of some mechanisms' caches in bfloat16, in Markdown."""
     whole, _ = mechanisms.cache_bytes("dot_product", width, heads)
     rows = []
     for spec in CACHED:
@@ -423,12 +423,12 @@ def caches(width: int = 2048, heads: int = 16) -> str:
 
 @functools.cache
 def figures() -> dict[str, Callable[[], str]]:
-    """Returns the makers of all tables and numbers by name."""
+    """Gives the makers of all tables and numbers by name."""
     return dict(tables()) | {name: lambda text=text: text for name, text in numbers()}
 
 
 def written(text: str) -> str:
-    """Returns a page with all its figures as the files hold them.
+    """Rewrites all figures of a page as the files hold them.
 
     Raises:
       UsageError: A mark names a figure that does not exist.
@@ -443,7 +443,7 @@ def written(text: str) -> str:
 
 
 def parser() -> cli.Parser:
-    """Returns the parser of the flags, of which there are none."""
+    """Makes the parser of the flags, of which there are none."""
     return cli.Parser(__doc__)
 
 

@@ -70,14 +70,14 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 def _sized(image: re.Match[str], page: str) -> str:
-    """Returns the beginning of the element of a drawing with its width and height, and the class of wide ones."""
+    """Writes the beginning of a drawing's element with its width and height, and the class of wide ones."""
     file = ROOT / "docs" / posixpath.dirname(page) / image[1]
     width, height = (round(float(size) * 4 / 3) for size in SIZE.search(file.read_text(encoding="utf-8")).groups())
     return f'{image[0]} width="{width}" height="{height}"' + (' class="wide"' if width > FITS else "")
 
 
 def raw_math(html: str) -> str:
-    """Returns the beginning of the first equation of a built page that is no element for KaTeX, or ''."""
+    """Finds the beginning of a built page's first equation that is no element for KaTeX, or ''."""
     text = re.sub(r"<(pre|code)\b.*?</\1>", "", html, flags=re.DOTALL)
     return text[text.index("$$") :][:40] if "$$" in text else ""
 
@@ -101,7 +101,6 @@ def relinked(text: str, source: str, name: str, repository: str) -> str:
     """Replaces the links of a forge by links of the site.
 
     Args:
-      text: The text of a page.
       source: The page's file in the repository.
       name: The page's name on the site.
       repository: The address of the repository, or ''.
@@ -128,7 +127,7 @@ def relinked(text: str, source: str, name: str, repository: str) -> str:
 
 
 def title(file: str) -> str:
-    """Returns the first heading of a page's file."""
+    """Reads the first heading of a page's file."""
     return re.search(r"^# (.+)$", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)[1]
 
 

@@ -34,7 +34,7 @@ This page is made from the code by `python -m docs.make_configs`.
 
 
 def page() -> str:
-    """Returns the whole page."""
+    """Writes the whole page."""
     return INTRODUCTION + "".join(_files()) + "".join(_section(title, cls) for title, cls in SECTIONS.items())
 
 
@@ -71,7 +71,7 @@ def _role(leaf: FieldDeclaration) -> str:
 
 
 def parser() -> cli.Parser:
-    """Returns the parser of the flags, of which there are none."""
+    """Makes the parser of the flags, of which there are none."""
     return cli.Parser(__doc__)
 
 

@@ -40,7 +40,7 @@ class Patches(Checked):
         return vit.grid(image_shape, self.patch, "model.encoder's patch")
 
     def cost(self, image_shape: Shape, width: int) -> Cost:
-        """Counts the projection of the patches to a width."""
+        """Counts the cost of the patches' projection to a width."""
         return operations.linear(math.prod(self.grid(image_shape)), self.patch**2 * image_shape[-1], width).of_data
 
     def __call__(self, images: Float[Array, "B H W C"], dtype: DTypeLike) -> Float[Array, "B S P"]:
@@ -53,10 +53,9 @@ class Convolutions(Checked):
     """The map of a network of convolutions, a token at each position; its layers are those of `models.cnn`.
 
     Attributes:
-      stages: Number of stages.
       depth: Blocks of a stage.
       width: Channels of the first stage; each further stage has twice as many, on half the sides.
-      groups: Of channels that are normalised together.
+      groups: The number of groups of channels that are normalised together.
       attention: Channel or spatial attention of the blocks, such as `cbam`.
       network: The config of the network.
     """
@@ -79,7 +78,7 @@ class Convolutions(Checked):
         return -(-image_shape[0] // stride), -(-image_shape[1] // stride)
 
     def cost(self, image_shape: Shape, width: int) -> Cost:
-        """Counts the map, and its projection to a width."""
+        """Counts the cost of the map, and of its projection to a width."""
         network, positions = self.network, math.prod(self.grid(image_shape))
         return network.cost_of_map(image_shape) + operations.linear(positions, network.channels(self.stages - 1), width)
 

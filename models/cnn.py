@@ -30,7 +30,7 @@ Gate = SqueezeExcitation | Spatial
 
 
 def without() -> None:
-    """Makes no attention."""
+    """Stands for no attention."""
 
 
 GATES: dict[str, Callable[..., Gate | None]] = {
@@ -46,7 +46,6 @@ def resolve(spec: str, stages: int) -> tuple[Gate | None, ...]:
 
     Args:
       spec: A spec string, such as `cbam(ratio=4)` or `none|squeeze_excitation`; the last item repeats.
-      stages: Number of stages.
 
     Raises:
       UsageError: a name or option is unknown, or there are more items than stages.
@@ -158,7 +157,7 @@ class Residual(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
-        """Adds to a map."""
+        """Adds the residual branch to a map."""
         y = x
         for layer in range(2):
             y = nn.relu(self.config.norm_layer(self.dtype, f"norm_{layer}")(y))
@@ -175,7 +174,7 @@ class Gated(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
-        """Weights a map."""
+        """Weighs a map."""
         declared = self.gate.parameters(x.shape[-1])
         return self.gate({name: self.param(name, p.init, p.shape, jnp.float32) for name, p in declared.items()}, x)
 

@@ -31,7 +31,7 @@ class ModelConfig(Checked):
         raise NotImplementedError
 
     def cost(self, *sizes: Any) -> Cost:
-        """Counts one forward pass of one example, without norms, residuals and embedding look-ups."""
+        """Counts the cost of one forward pass of one example, without norms, residuals and embedding look-ups."""
         raise NotImplementedError
 
     def attentions(self) -> dict[str, str]:

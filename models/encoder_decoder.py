@@ -73,7 +73,7 @@ class CrossAttentionConfig(BlockConfig):
                 )
 
     def cost_of_tokens(self, source: int, target: int, vocabulary: int) -> Cost:
-        """Counts one forward pass of all blocks and of the output."""
+        """Counts the cost of one forward pass of all blocks and of the output."""
         head = operations.linear(target, self.width, vocabulary, bias=self.output_bias)
         layers = self.mechanisms["cross_attention"]
         cross = (layer.cost(target, self.width, self.heads, source, self.head) for layer in layers)

@@ -54,8 +54,6 @@ def field(default: Any, help: str = "", **said: Any) -> Any:
     A subclass may give another default as a plain value, or declare again what differs from its base.
 
     Args:
-      default: The default value.
-      help: The meaning of the field.
       **said: Other attributes of `FieldDeclaration`.
     """
     return dataclasses.field(default=default, metadata=said | ({"help": help} if help else {}))

@@ -22,12 +22,12 @@ _HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair, which JSON can wri
 
 
 def at_home(path: str) -> Path:
-    """Finds a path that may begin with `~` or `~NAME`; where there is no such user, it stays as it is written."""
+    """Expands a path that may begin with `~` or `~NAME`; where there is no such user, it stays as it is."""
     return Path(os.path.expanduser(path))
 
 
 def open_regular(path: Path, mode: str = "r", **options: Any) -> IO:
-    """Opens a file as `open` does, but no pipe, at which that would wait, and no device, which may never end.
+    """Opens a file as `open` does, but refuses a pipe, at which that would wait, and a device, which may never end.
 
     Raises:
       OSError: it is no regular file, or cannot be opened.
@@ -45,7 +45,6 @@ def read_text(path: Path, remedy: str = ELSEWHERE) -> str:
     """Reads the text of a file.
 
     Args:
-      path: The file.
       remedy: What the user can do where it cannot be read.
 
     Raises:
@@ -69,7 +68,6 @@ def parse_json(text: str, where: str, remedy: str) -> dict[str, Any]:
     """Reads a JSON text, which must be an object.
 
     Args:
-      text: The text.
       where: The name of its place, for the message.
       remedy: What the user can do where it is damaged.
 
@@ -112,7 +110,6 @@ class Arrays(Mapping[str, np.ndarray]):
     """The arrays of a `.npz` file by name, each read when it is asked for; none holds objects.
 
     Args:
-      path: The file.
       remedy: What the user can do where it cannot be read.
 
     Raises:

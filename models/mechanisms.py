@@ -168,7 +168,7 @@ class Mechanism(Checked):
             )
 
     def cost(self, length: int, width: int, heads: int, keys: int | None = None, head: int = 0) -> Cost:
-        """Counts one forward pass of an attention layer over one sequence, with its projections.
+        """Counts the cost of one forward pass of an attention layer over one sequence, with its projections.
 
         Args:
           length: T.

@@ -100,7 +100,7 @@ class Seq2SeqConfig(ModelConfig):
         return Seq2Seq(self, source_vocabulary, target_vocabulary, source, target, dtype)
 
     def cost(self, source_vocabulary: int, target_vocabulary: int, source: int, target: int) -> Cost:
-        """Counts one pass with teacher forcing, without the gates' activations."""
+        """Counts the cost of one pass with teacher forcing, without the gates' activations."""
         variant, hidden, gates = VARIANTS[self.attention], self.hidden, 3 if self.cell == "gru" else 4
         compared = self.embedding if variant.encoder_only else hidden
         cost = operations.linear(source, self.embedding + hidden, gates * hidden)

@@ -101,7 +101,7 @@ class TransformerConfig(ModelConfig):
         self._read_layers()
 
     def _read_layers(self) -> None:
-        """Sets what each layer is given, and raises UsageError where it is unknown or there are more than layers."""
+        """Sets what each layer is given; raises UsageError where an item is unknown, or items are more than layers."""
         deepest = max(getattr(self, depth) for depth in self.STACKS.values())
         implementations = [item.strip() for item in self.implementation.split("|")]
         for item in implementations:
@@ -172,7 +172,7 @@ class TransformerConfig(ModelConfig):
         ]
 
     def cost_of_blocks(self, length: int, stack: str = "attention") -> Cost:
-        """Counts one forward pass of a stack's attention layers and MLPs over one sequence."""
+        """Counts the cost of one forward pass of a stack's attention layers and MLPs over one sequence."""
         mlp = operations.mlp(length, self.width, self.mlp, self.width)
         if self.gated:
             mlp += operations.linear(length, self.width, self.mlp) + Cost(0, length * self.mlp)

@@ -83,7 +83,7 @@ OF_HOSSEINI = ("dot_product", "optimised", "efficient", "super", "dot_product(al
 
 
 def gaussians(own: str, cross: str) -> str:
-    """The three attentions of a translating model, as a setting beside the grid."""
+    """Names the three attentions of a translating model, as a setting beside the grid."""
     sides = ("attention", "decoder_attention", "cross_attention")
     specs = (f"gaussian({own})", f"gaussian({own})", f"gaussian({cross})")
     return ",".join(f"model.{side}={spec}" for side, spec in zip(sides, specs, strict=True))
@@ -167,7 +167,7 @@ DECLARED = {
 
 
 def table() -> ResultTable:
-    """What each study asks, what it takes, and what it can find."""
+    """Tabulates what each study asks, what it takes, and what it can find."""
     read = {name: declaration.read(DECLARATIONS / f"{study.declared}.json") for name, study in DECLARED.items()}
     columns = {
         "study": list(read),

@@ -21,14 +21,14 @@ class Study:
       config: The file of all runs, perhaps with an argument.
       over: What varies: `FIELD=VALUE,VALUE` of `train.sweep --over`.
       fields: `FIELD=VALUE` of all runs; `{data}` is the folder of data sets, `{start}` that of the pretrained model.
-      metrics: Compared, the first of them in the picture.
-      seeds: Of each setting.
+      metrics: What is compared; the picture shows the first.
+      seeds: The number of seeds of each setting.
       equal: What is matched with the baseline; '' is nothing.
       beside: Settings beside the grid: `FIELD=VALUE,FIELD=VALUE` of `train.sweep --also`.
       tune: `FIELD=VALUE,VALUE` of `train.sweep --tune`; '' is nothing.
       tuning: Further flags on how it is tuned.
       declared: Name of the file in `studies/declarations` that says what is asked; '' is none.
-      hours: Of one core, as expected before anything was trained.
+      hours: Hours of one core, as expected before anything was trained.
       start: The model of `studies.pretraining` from which all runs start; '' is none.
     """
 
@@ -47,12 +47,12 @@ class Study:
 
     @property
     def runs(self) -> int:
-        """How many it has: every setting with every seed."""
+        """The number of runs: every setting with every seed."""
         values = [grid.split(text.partition("=")[2]) for text in self.over]
         return (math.prod(map(len, values)) + len(self.beside)) * self.seeds
 
     def flags(self, sets: Path, folder: Path) -> list[str]:
-        """Of `train.sweep`."""
+        """Writes the flags of `train.sweep`."""
         start = pretraining.folder(self.start, folder.parent)
         fields = [f"--config.{field.format(data=sets, start=start)}" for field in self.fields]
         over = [part for text in self.over for part in ("--over", text)]

@@ -43,7 +43,7 @@ def put_back(folder: Path) -> int:
 
 
 def places(name: str) -> list[Path]:
-    """Returns the archives that hold a study's runs and its sweep, without trials; none where no run is kept."""
+    """Lists the archives that hold a study's runs and its sweep, without trials; none where no run is kept."""
     folder = KEPT / name
     if not folder.is_dir():
         return [file for file in [folder.with_name(f"{name}.json")] if file.is_file()]
@@ -52,6 +52,6 @@ def places(name: str) -> list[Path]:
 
 
 def find(name: str) -> Found | None:
-    """Returns the runs that are kept of a study; None where there are none."""
+    """Reads the runs that are kept of a study; None where there are none."""
     files = places(name)
     return found_runs.find(files) if files else None

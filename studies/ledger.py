@@ -54,19 +54,20 @@ class Claim:
     Attributes:
       paper: Name of the first author.
       place: Where it says so.
-      says: What, in a plain sentence.
+      says: What it says, in a plain sentence.
       printed: The paper's figures.
       kind: Class of the evidence, of `CLASSES`; '' is none.
       study: A study of `studies.replication`.
       comparison: The name of one that the study's declaration has.
-      metric: In place of the one that is declared.
+      metric: The metric, in place of the one that is declared.
       split: The data that it is about, of `SPLITS`.
       curve: Whether the claim is about all evaluations.
       shown: Tests that prove it, as pytest names them.
       refuted: Tests that prove the opposite.
       sums: Pairs of a sum and what is printed for it.
       ratio: `file` of `benchmarks/results`, `at` what place in it, and perhaps `over` what other place.
-      claimed: Of the ratio: `above` or `below` 1; '' is nothing. Of the trial: `better`, `worse` or `equal`.
+      claimed: What is claimed of the ratio: `above` or `below` 1; of the trial: `better`, `worse` or `equal`; '' is
+        nothing.
       trial: A trial of `configs/trials.json`.
       spec: A mechanism.
       other: What it is compared with, a mechanism or `chance`.
@@ -175,12 +176,12 @@ class Claim:
 
 @functools.cache
 def claims() -> tuple[Claim, ...]:
-    """Returns all claims, in the papers' order."""
+    """Reads all claims, in the papers' order."""
     return tuple(Claim(paper=read["paper"], **row) for read in map(_paper, PAPERS) for row in read["claim"])
 
 
 def declared(study: str, metric: str = "", split: str = "test") -> Declaration:
-    """Returns what a study compares; in another metric, or on other data, without the declared effects."""
+    """Declares what a study compares; in another metric, or on other data, without the declared effects."""
     made = declaration.read(DECLARATIONS / f"{study}.json")
     if metric in ("", made.metric) and split == "test":
         return made
@@ -190,7 +191,7 @@ def declared(study: str, metric: str = "", split: str = "test") -> Declaration:
 
 @functools.cache
 def judged(study: str, metric: str = "", split: str = "test") -> dict[str, Verdict]:
-    """Returns the verdicts on what a study compares, by name; empty where no run is kept."""
+    """Judges what a study compares, by name; empty where no run is kept."""
     found = kept.find(study)
     rows = verdicts.judge(found, declared(study, metric, split), split) if found else []
     return {verdict.comparison.name: verdict for verdict in rows}
@@ -208,7 +209,7 @@ def tried() -> dict[str, Verdict]:
 
 
 def rounds(ratio: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Returns the median, least and greatest of a ratio; all the same for what is planned, such as bytes."""
+    """Gives the median, least and greatest of a ratio; all the same for what is planned, such as bytes."""
     data = read_json(runs.ROOT / f"benchmarks/results/{ratio['file']}_cpu.json")
     value = _at(data, ratio["at"])
     if isinstance(value, Mapping):
@@ -218,7 +219,7 @@ def rounds(ratio: Mapping[str, Any]) -> tuple[float, float, float]:
 
 
 def comes_to(text: str, printed: str) -> bool:
-    """Says whether a sum comes to what is printed: to its last digit, in per cent where it has %, or above 0."""
+    """Tells whether a sum comes to what is printed: to its last digit, in per cent where it has %, or above 0."""
     return value_of(text) > 0 if printed == "> 0" else _come_to(text, printed) == printed
 
 
@@ -228,13 +229,13 @@ def value_of(text: str) -> float:
 
 
 def table(paper: str) -> str:
-    """Returns a paper's rows in Markdown."""
+    """Writes a paper's rows in Markdown."""
     rows = [claim for claim in claims() if claim.paper == _paper(paper)["paper"]]
     return tables.plain_markdown(TITLES, map(_cells, rows))
 
 
 def in_short() -> str:
-    """Returns the rows that stand at the top."""
+    """Writes the rows that stand at the top."""
     rows = [
         (c.paper, f"{c.says} ({c.place})", f"**{c.verdict}**", _escaped(c.measured), c.kind or "–")
         for c in claims()
@@ -244,7 +245,7 @@ def in_short() -> str:
 
 
 def summary() -> str:
-    """Returns in words how many claims have which verdict, and which of those on trained models hold."""
+    """Says in words how many claims have which verdict, and which of those on trained models hold."""
     said = [claim.verdict.partition(" within")[0] for claim in claims()]
     words = {HOLDS: "hold", DOES_NOT: "do not hold", "equal": "are equal within a margin", UNDECIDED: "are undecided"}
     numbers = ", ".join(f"{said.count(verdict)} {text}" for verdict, text in words.items())
@@ -259,7 +260,7 @@ def summary() -> str:
 
 
 def counts() -> str:
-    """Returns how many rows have which verdict, in each class."""
+    """Counts the rows of each verdict in each class."""
     said = [(claim.kind or "none", claim.verdict.partition(" within")[0]) for claim in claims()]
     words = list(dict.fromkeys(word for _, word in sorted(said, key=lambda row: row[1])))
     rows = [(kind, *(said.count((kind, word)) or "–" for word in words)) for kind in (*CLASSES[:-1], "none")]
@@ -267,7 +268,7 @@ def counts() -> str:
 
 
 def evidence() -> str:
-    """Returns the files behind the keys of the ledger, with the command that makes or runs each."""
+    """Lists the files behind the keys of the ledger, with the command that makes or runs each."""
     tests = dict.fromkeys(test.partition("::")[0] for claim in claims() for test in (*claim.shown, *claim.refuted))
     rows = [(Path(file).stem, f"`{file}`", f"`python -m pytest {file}`") for file in tests]
     for name in dict.fromkeys(claim.ratio["file"] for claim in claims() if claim.ratio):
@@ -298,7 +299,7 @@ def _paper(name: str) -> dict[str, Any]:
 
 
 def _at(data: Any, path: Sequence[Any]) -> Any:
-    """Returns what stands at a place: of a list, the one row whose fields are those of a mapping."""
+    """Looks up what stands at a place, each step of which is a key or a mapping that the row of a list must contain."""
     for part in path:
         if isinstance(part, str):
             data = data[part]
@@ -308,7 +309,7 @@ def _at(data: Any, path: Sequence[Any]) -> Any:
 
 
 def _come_to(text: str, printed: str) -> str:
-    """Returns a sum with as many digits as what is printed for it, in per cent where that is; > 0 takes three."""
+    """Writes a sum with the digits of what is printed for it, in per cent where that is; > 0 takes three digits."""
     if printed == "> 0":
         return f"{value_of(text):.3g}"
     percent = printed.endswith("%")

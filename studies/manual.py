@@ -18,7 +18,7 @@ LENGTH = ("--config.train.length=100 steps", "--config.optimizer.warmup=20 steps
 
 
 def positions(spec: str) -> tuple[str, ...]:
-    """Learned positions where the mechanism has no queries and keys that could turn without its values."""
+    """Chooses learned positions where the mechanism has no queries and keys that could turn without its values."""
     (row,) = resolve(spec, 1)
     return LEARNED if "none" in (row.query, row.key) or row.value == "tied" else ()
 

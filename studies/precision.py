@@ -60,11 +60,11 @@ def main(flags: argparse.Namespace) -> None:
 
 
 def measured(folder: Path, seeds: range) -> dict[str, dict[str, list[float]]]:
-    """What every training reaches with each seed, by training and precision.
+    """Collects what every training reaches with each seed, by training and precision.
 
     Args:
       folder: Where the work directories are.
-      seeds: Of each training.
+      seeds: The seeds of each training.
     """
     places = {
         (name, precision, seed): folder / f"{name}-{precision}-{seed}"
@@ -89,7 +89,7 @@ def measured(folder: Path, seeds: range) -> dict[str, dict[str, list[float]]]:
 
 
 def markdown(found: dict[str, dict[str, list[float]]]) -> str:
-    """Means, and all seeds."""
+    """Writes the means, and all seeds."""
     rows = [
         (name, TRAININGS[name].metric, precision, f"{statistics.mean(values):.4f}", *(f"{v:.4f}" for v in values))
         for name, reached in found.items()

@@ -135,7 +135,7 @@ def main(flags: argparse.Namespace) -> None:
 
 
 def folder(name: str, above: Path) -> Path:
-    """Returns the work directory of a model in the folder of all runs."""
+    """Finds a model's work directory in the folder of all runs."""
     return above / FOLDER / name
 
 

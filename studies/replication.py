@@ -88,7 +88,7 @@ def train(given: list[str], folder: Path, sets: Path) -> bool:
 
 
 def put(name: str) -> None:
-    """The tables of what is kept of a study, and its pictures, into the page.
+    """Puts the tables of what is kept of a study, and its pictures, into the page.
 
     Raises:
       UsageError: the page has no place for it.
@@ -104,14 +104,14 @@ def put(name: str) -> None:
 
 
 def _curves(name: str, found: Found) -> tuple[curves.Groups, str]:
-    """Returns the records by setting, and the study's first metric that they have on validation data."""
+    """Groups the records by setting, and names the study's first metric that they have on validation data."""
     groups = {group.label: [run.record for run in group.runs] for group in found.groups}
     measured = curves.metrics_of(groups)
     return groups, next(metric for metric in ALL[name].metrics if metric in measured)
 
 
 def text(name: str) -> str:
-    """Markdown: how much is in, what each setting reached, the verdicts on what is compared, and the pictures."""
+    """Writes how much is in, what each setting reached, the verdicts on what is compared, and the pictures."""
     found, study = kept.find(name), ALL[name]
     count = sum(len(group.runs) for group in found.groups) if found else 0
     progress = f"{count} of {counted(study.runs, 'run')} {'is' if count == 1 else 'are'} in."
@@ -129,7 +129,6 @@ def flatness(found: Found, declared: Declaration, other: str) -> str:
     It was where the mean change of every setting is within the margin. Nothing is said of single evaluations.
 
     Args:
-      found: The runs.
       declared: The metric and its margin.
       other: What is told of where validation data have no such metric; then nobody knows whether it was flat.
     """
@@ -167,7 +166,7 @@ def _pictures(name: str, question: str, metric: str) -> str:
 
 
 def only(table: ResultTable, names: Iterable[str]) -> ResultTable:
-    """Those columns of a table, in their order there."""
+    """Takes these columns of a table, in their order there."""
     names = set(names)
     return ResultTable(tuple(column for column in table.columns if column.name in names))
 

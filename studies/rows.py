@@ -28,11 +28,11 @@ class Table:
     """What is trained, and how it is shown.
 
     Attributes:
-      name: Of the JSON in `benchmarks/results` and of the figure in the page.
+      name: The name of the JSON in `benchmarks/results` and of the figure in the page.
       page: Where the table stands.
       specs: Its rows, in order.
-      flags: Of every run, beside `--config.model.attention` and `--config.seed`.
-      title: Of the column that is compared.
+      flags: The flags of every run, beside `--config.model.attention` and `--config.seed`.
+      title: The title of the column that is compared.
       value: The number of a run that stands there.
       special: Flags that one spec string needs.
     """
@@ -50,7 +50,7 @@ class Table:
 
         Args:
           only: Which spec strings are trained.
-          seeds: How many of each, from 0 on.
+          seeds: The number of seeds of each, from 0 on.
           folder: Where the work directories are.
 
         Raises:
@@ -88,7 +88,7 @@ class Table:
         runs.put(self.page, self.name, self.markdown(kept))
 
     def _merged(self, before: Found, found: Found) -> Found:
-        """Returns the rows in order, and the seeds of each; a run keeps its own commit."""
+        """Merges the runs, ordered by row and by seed; a run keeps its own commit."""
         merged = {}
         for spec in self.specs:
             by_seed = {run["seed"]: run for run in (*before.get(spec, ()), *found.get(spec, ()))}
@@ -96,7 +96,7 @@ class Table:
         return {spec: done for spec, done in merged.items() if done}
 
     def markdown(self, kept: Found) -> str:
-        """The table: mean and range over seeds, and parameters."""
+        """Writes the table: mean and range over seeds, and parameters."""
         rows = []
         for spec, done in kept.items():
             values = [self.value(run) for run in done]
@@ -107,7 +107,7 @@ class Table:
 
 
 def program(doc: str | None, table: Table, folder: Path, seeds: int) -> Callable[..., int]:
-    """Returns the `main` of the program that makes a table, in which `folder` and `seeds` are the defaults."""
+    """Makes the `main` of the program that makes a table, in which `folder` and `seeds` are the defaults."""
 
     @cli.program(
         doc,
@@ -124,11 +124,11 @@ def program(doc: str | None, table: Table, folder: Path, seeds: int) -> Callable
 
 
 def place(spec: str, seed: int, folder: Path) -> Path:
-    """The work directory of one run."""
+    """Finds the work directory of one run."""
     return folder / f"{pool.name_of(spec)}-{seed}"
 
 
 def results(spec: str, folder: Path) -> list[dict[str, Any]]:
-    """What each finished seed of one mechanism reached."""
+    """Reads what each finished seed of one mechanism reached."""
     found = {seed: runs.result(place(spec, seed, folder)) for seed in range(100)}
     return [{"seed": seed} | result for seed, result in found.items() if result]

@@ -31,7 +31,7 @@ def train_all(todo: Mapping[Path, Sequence[str]], say: Callable[[dict[str, Any]]
 
 
 def result(workdir: Path) -> dict[str, Any] | None:
-    """What a finished run came to; None where it has not finished."""
+    """Reads what a finished run came to; None where it has not finished."""
     path = workdir / "result.json"
     return read_json(path) if path.exists() else None
 
@@ -43,15 +43,14 @@ def write(name: str, about: Mapping[str, Any], some: Mapping[str, Any], kept: Ma
 
 
 def file_of(name: str) -> Path:
-    """Returns where the JSON of a study is."""
+    """Names the JSON file of a study."""
     return ROOT / f"benchmarks/results/{name}_cpu.json"
 
 
 def with_figures(text: str, figure: Callable[[str], str | None]) -> str:
-    """A page with its figures made anew: what stands between `<!-- figures: NAME -->` and `<!-- end -->`.
+    """Makes the figures of a page anew: what stands between `<!-- figures: NAME -->` and `<!-- end -->`.
 
     Args:
-      text: The page.
       figure: From a name to a number for a sentence, to a table, which gets lines of its own, or to None, which leaves
         the figure as it is.
     """

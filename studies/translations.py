@@ -31,7 +31,7 @@ class Set:
     """An experiment.
 
     Attributes:
-      config: Of all runs.
+      config: The config of all runs.
       mechanisms: Its arguments, the baseline first.
       flags: What is smaller than in the config, so that two CPU cores can do it.
       floor: BLEU that the baseline must reach on test data.
@@ -88,7 +88,7 @@ def main(flags: argparse.Namespace) -> None:
 
 
 def write(name: str, done: dict[str, dict[str, Any]]) -> None:
-    """The JSON with all figures, and the table between the marks in the docs.
+    """Writes the JSON with all figures, and the table between the marks in the docs.
 
     Raises:
       UsageError: the baseline has not finished, or not reached the floor.
@@ -117,7 +117,7 @@ def check_floor(done: dict[str, dict[str, Any]], floor: float) -> None:
 
 
 def table(done: dict[str, dict[str, Any]]) -> str:
-    """Markdown: what each mechanism's best step on validation data reached on test data."""
+    """Writes what each mechanism's best step on validation data reached on test data."""
     titles = ("mechanism", "BLEU", "chrF", "accuracy, %", "with padding, %", "loss", "parameters", "trains for")
     return plain_markdown(titles, (_cells(spec, result) for spec, result in done.items()))
 

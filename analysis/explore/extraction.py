@@ -74,7 +74,7 @@ class Look:
         return next(maps for name, maps in self.maps.items() if name != NAMES["decoder"]).columns
 
     def pairs(self, maps: TextMaps) -> patterns.Pairs:
-        """Returns the pairs of each pattern of a stack."""
+        """Finds the pairs of each pattern of a stack."""
         if self.image is not None:
             return patterns.of_patches(self.grid, len(maps.rows) > self.grid[0] * self.grid[1])
         return patterns.of_tokens(maps.rows, maps.columns, maps.causal, cross=not maps.rollout)
@@ -86,7 +86,6 @@ class Looks:
 
     Attributes:
       directory: Its work directory.
-      config: Its config.
       examples: What it attends to on each example.
     """
 
@@ -101,7 +100,7 @@ class Looks:
 
 
 def of_run(directory: Path, wanted: Wanted) -> Looks:
-    """Returns what a run's model attends to.
+    """Collects what a run's model attends to.
 
     Raises:
       UsageError: There is no such run, checkpoint or example, a text has no tokens or too many, or the model has no
@@ -119,7 +118,7 @@ def of_run(directory: Path, wanted: Wanted) -> Looks:
 
 
 def alike(runs: Sequence[Looks]) -> Sequence[Looks]:
-    """Returns the runs if all see the same examples; without random tokens where those differ, as contexts may.
+    """Checks that all runs see the same examples; drops random tokens where those differ, as contexts may.
 
     Raises:
       UsageError: they differ in an example, or in the task.
@@ -187,7 +186,7 @@ def _of_text(config: Config, task: Task, params: dict[str, Any], title: str, ids
 
 
 def _likely(task: Task, logits: Float[Array, "T V"]) -> list[str]:
-    """Returns the most probable tokens at each position."""
+    """Lists the most probable tokens at each position."""
     chances, ids = (np.asarray(x) for x in jax.lax.top_k(jax.nn.softmax(logits), min(LIKELY, logits.shape[-1])))
     words = alignment.words(task.corpus.tokeniser, ids.ravel())
     named = [f"“{word}” {chance:.0%}" for word, chance in zip(words, chances.ravel(), strict=True)]
@@ -204,7 +203,7 @@ def _class(task: Task, number: int) -> str:
 
 
 def _twice(task: Task, number: int) -> Int[np.ndarray, " n"]:
-    """Returns random tokens, then the same again, on which induction heads show (Olsson et al. 2022)."""
+    """Draws random tokens and repeats them; induction heads show on these (Olsson et al. 2022)."""
     ids = np.unique(task.corpus.splits["test"].ids[:SAMPLE])
     return np.tile(np.random.default_rng(0).choice(ids, number), 2).astype(np.int32)
 
@@ -229,7 +228,7 @@ def _translations(directory: Path, config: Config, wanted: Wanted) -> list[Look]
 
 
 def _stacks(maps: dict[str, TextMaps]) -> dict[str, TextMaps]:
-    """Returns the maps by a name of their stack, and those of aligned values a second time, multiplied by W^A."""
+    """Gives the maps by their stack's name, and those of aligned values a second time, multiplied by W^A."""
     stacks = {NAMES[stack]: kept for stack, kept in maps.items()}
     for name, kept in [*stacks.items()]:
         if any(kept.mixed[path] is not layer for path, layer in kept.layers.items()):

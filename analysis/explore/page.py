@@ -23,7 +23,7 @@ LARGEST = 64 << 20  # bytes of weights before compression; a browser holds a pag
 def quantised(
     weights: Float[np.ndarray, "..."],
 ) -> tuple[UInt8[np.ndarray, "..."] | Int8[np.ndarray, "..."], float]:
-    """Returns weights as whole numbers of a byte, signed where a weight is below 0, and the weight of a step.
+    """Rounds weights to whole numbers of a byte, signed where a weight is below 0, and gives the weight of a step.
 
     A weight differs from its bytes by at most half a step, 1/510 of the greatest, or 1/254 if there are signs.
     """
@@ -39,19 +39,19 @@ class Store:
     data: bytearray = dataclasses.field(default_factory=bytearray)
 
     def add(self, values: Float[np.ndarray, "..."]) -> dict[str, Any]:
-        """Keeps an array quantised; returns where it starts, the step of its bytes, and whether they have signs."""
+        """Keeps an array quantised; gives where it starts, the step of its bytes, and whether they have signs."""
         numbers, step = quantised(np.asarray(values, np.float32))
         place = {"at": len(self.data), "step": step, "signed": numbers.dtype == np.int8}
         self.data += numbers.tobytes()
         return place
 
     def packed(self) -> str:
-        """Returns the bytes compressed, in base 64."""
+        """Compresses the bytes, and writes them in base 64."""
         return base64.b64encode(gzip.compress(bytes(self.data), 6, mtime=0)).decode()
 
 
 def of(runs: Sequence[Looks]) -> str:
-    """Returns the page of some runs that see the same examples.
+    """Writes the page of some runs that see the same examples.
 
     Raises:
       UsageError: There are more weights than a browser holds.
@@ -82,7 +82,7 @@ def _check_size(runs: Sequence[Looks]) -> None:
 
 
 def _names(runs: Sequence[Looks]) -> list[str]:
-    """Returns the folders' names, with those above them where the names are the same."""
+    """Gives the folders' names, with those above them where the names are the same."""
     paths = [run.directory.resolve() for run in runs]
     names = [path.name for path in paths]
     return names if len({*names}) == len(names) else [str(run.directory) for run in runs]
@@ -122,7 +122,7 @@ def _stack(look: Look, name: str, maps: TextMaps, run: Looks, store: Store) -> d
 
 
 def _mechanism(run: Looks, path: str, number: int) -> str:
-    """Returns the name of a layer's mechanism."""
+    """Names a layer's mechanism."""
     model = run.config.model
     by_layer = getattr(model, "mechanisms", None)
     if by_layer is None:

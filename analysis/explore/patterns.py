@@ -9,14 +9,13 @@ Pairs = dict[str, Bool[np.ndarray, "T S"]]
 
 
 def scores(weights: Float[np.ndarray, "N T S"], pairs: Pairs) -> dict[str, Float[np.ndarray, " N"]]:
-    """Returns how far each head follows each pattern, from 0 to 1.
+    """Measures how far each head follows each pattern, from 0 to 1.
 
     A row's weights count by their absolute value, as shares of their sum. The score is the share on the pattern's
     pairs, in the mean over the rows that have such a pair. `focus` is the greatest share, in the mean over all rows,
     and `negative` the share of weights below 0.
 
     Args:
-      weights: The weights of a layer.
       pairs: The pairs of each pattern, from `of_tokens` or `of_patches`.
     """
     sizes = np.abs(weights)
@@ -34,7 +33,7 @@ def scores(weights: Float[np.ndarray, "N T S"], pairs: Pairs) -> dict[str, Float
 
 
 def of_tokens(rows: Sequence[str], columns: Sequence[str], causal: bool, cross: bool) -> Pairs:
-    """Returns the pairs of each pattern of texts.
+    """Finds the pairs of each pattern of texts.
 
     `previous token`, `next token` and `same position` compare positions; `first token` and `last token` are pairs with
     the ends. `duplicate token` are other places of the same token. In self-attention, `induction` are the tokens that
@@ -69,7 +68,7 @@ AHEAD = ("next token", "last token")  # which no causal token sees
 
 
 def of_patches(grid: tuple[int, int], class_token: bool) -> Pairs:
-    """Returns the pairs of each pattern of images, whose tokens are patches by rows, perhaps behind a class token.
+    """Finds the pairs of each pattern of images, whose tokens are patches by rows, perhaps behind a class token.
 
     `neighbours` are the patches that touch a patch; `same row` and `same column` are the others there.
     """

@@ -26,7 +26,6 @@ def page(report: ComparisonReport, folder: Path) -> str:
     """Makes the page of a report.
 
     Args:
-      report: The report.
       folder: Where the page will be; links to the runs are relative to it.
     """
     runs = [run for group in report.found.groups for run in group.runs]

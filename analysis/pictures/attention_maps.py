@@ -78,14 +78,14 @@ class TextMaps:
         *,
         rolls: bool = True,
     ) -> "TextMaps":
-        """Returns them from the weights of some layers by path, and the model's parameters."""
+        """Makes the maps from some layers' weights by path, and the model's parameters."""
         layers = {path: np.asarray(layer) for path, layer in weights.items()}
         mixed = mixings(layers, params, causal)
         return cls(rows, columns, layers, mixed, rollout([*mixed.values()]) if rolls else [], causal)
 
 
 def rollout(layers: Sequence[Float[np.ndarray, "... N T T"]]) -> list[Float[np.ndarray, "... T T"]]:
-    """Returns how much of each token reaches each token, up to and including each layer (Abnar and Zuidema 2020, §3).
+    """Computes how much of each token reaches each token, up to and including each layer (Abnar and Zuidema 2020, §3).
 
     The matrix of a layer is half the mean over heads, its rows normalised to sum to 1, and half the identity for the
     residual connection. A row without any allowed key is the identity alone. W^A may make weights negative; then their
@@ -108,10 +108,9 @@ def rollout(layers: Sequence[Float[np.ndarray, "... N T T"]]) -> list[Float[np.n
 def mixing(
     weights: Float[Array, "*B N T S"], kernel: Float[Array, "*N L L"] | None, *, causal: bool = False
 ) -> Float[Array, "*B N T S"]:
-    """Returns how each token mixes the values of others: the weights, multiplied by W^A where values are aligned.
+    """Computes how each token mixes the values of others: the weights, multiplied by W^A where values are aligned.
 
     Args:
-      weights: The weights of one layer.
       kernel: The layer's W^A, or None.
       causal: Whether W^A is made lower-triangular.
     """
@@ -124,7 +123,7 @@ def mixing(
 
 
 def of_images(directory: Path, examples: Sequence[int], split: str = "test", step: str = "best") -> ImageMaps:
-    """Returns what a Vision Transformer attends to on examples of its data.
+    """Collects what a Vision Transformer attends to on examples of its data.
 
     Args:
       directory: The work directory of a run of the task `image_classification`.
@@ -168,7 +167,7 @@ class CaptionMaps:
 
 
 def of_captions(directory: Path, examples: Sequence[int], split: str = "test", step: str = "best") -> list[CaptionMaps]:
-    """Returns what a captioning model looks at while it writes captions of examples of its data; see `of_images`.
+    """Collects what a captioning model looks at while it writes captions of examples of its data; see `of_images`.
 
     Raises:
       UsageError: There is no such run, checkpoint or example, or its cross-attention has no weights.
@@ -191,7 +190,7 @@ def of_captions(directory: Path, examples: Sequence[int], split: str = "test", s
 
 
 def examples_of(task: Task, split: str, indices: Sequence[int]) -> list[Example]:
-    """Returns some examples of evaluation; raises UsageError where there is no such split, or none of that index."""
+    """Takes some examples of evaluation; raises UsageError where there is no such split, or none of that index."""
     check_indices(task, split, indices)
     return [task.sources[split].evaluate(index) for index in indices]
 
@@ -205,7 +204,7 @@ def check_indices(task: Task, split: str, indices: Sequence[int]) -> None:
 
 
 def of_text(directory: Path, text: str, step: str = "best") -> TextMaps:
-    """Returns what a model of text attends to: a GPT, a masked language model or a classifier.
+    """Collects what a model of text attends to: a GPT, a masked language model or a classifier.
 
     Args:
       directory: The work directory of the model's run.
@@ -225,7 +224,7 @@ def of_text(directory: Path, text: str, step: str = "best") -> TextMaps:
 
 
 def encoded(config: Config, task: Task, text: str) -> Int[np.ndarray, " n"]:
-    """Returns the tokens of a text; raises UsageError where there are none, or more than the model was trained for."""
+    """Encodes a text as tokens; raises UsageError where there are none, or more than the model was trained for."""
     ids = task.corpus.tokeniser.encode(text)
     if not 1 <= len(ids) <= config.data.context:
         raise UsageError(
@@ -238,7 +237,7 @@ def encoded(config: Config, task: Task, text: str) -> Int[np.ndarray, " n"]:
 def of_tokens(
     config: Config, task: Task, params: dict[str, Any], ids: Int[np.ndarray, " n"]
 ) -> tuple[TextMaps, Float[Array, "..."]]:
-    """Returns what a model of text attends to while it reads some tokens, and its logits."""
+    """Collects what a model of text attends to while it reads some tokens, and its logits."""
     inputs = task.inputs({"tokens": jnp.asarray(ids)[None], "length": jnp.array([len(ids)])})
     logits, weights = output_and_weights(task.model, params, *inputs)
     words = alignment.words(task.corpus.tokeniser, ids)
@@ -252,7 +251,7 @@ STACKS = ("cross", "encoder", "decoder")
 
 
 def of_translation(directory: Path, text: str, stack: str = "cross", step: str = "best") -> TextMaps:
-    """Returns what an encoder-decoder attends to while it translates a text.
+    """Collects what an encoder-decoder attends to while it translates a text.
 
     Args:
       directory: The work directory of a run of the task `translation`.
@@ -270,7 +269,7 @@ def of_translation(directory: Path, text: str, stack: str = "cross", step: str =
 
 
 def of_translator(translator: Translator, text: str) -> dict[str, TextMaps]:
-    """Returns what an encoder-decoder attends to while it translates a text, by stack; see `of_translation`."""
+    """Collects what an encoder-decoder attends to while it translates a text, by stack; see `of_translation`."""
     source = translator.encode(text)
     if source is None:
         longest = translator.config.data.source_length
@@ -293,7 +292,7 @@ def of_translator(translator: Translator, text: str) -> dict[str, TextMaps]:
 def mixings(
     weights: Mapping[str, Float[Array, "*B N T S"]], params: dict[str, Any], causal: bool = False
 ) -> dict[str, Float[np.ndarray, "*B N T S"]]:
-    """Returns the `mixing` of each layer by its path, with the W^A that the parameters have there."""
+    """Computes the `mixing` of each layer by its path, with the W^A that the parameters have there."""
     arrays = traverse_util.flatten_dict(params, sep="/")
     kernels = {path: arrays.get(f"{path}/align_kernel") for path in weights}
     return {path: np.asarray(mixing(layer, kernels[path], causal=causal)) for path, layer in weights.items()}
@@ -306,7 +305,7 @@ def _looked_at(weights: np.ndarray, class_token: bool, grid: tuple[int, int]) ->
 
 
 def scaled(images: Float[np.ndarray, "B H W C"]) -> Float[np.ndarray, "B H W C"]:
-    """Returns images whose values fill [0, 1]."""
+    """Scales images so that their values fill [0, 1]."""
     low, high = images.min(axis=(1, 2, 3), keepdims=True), images.max(axis=(1, 2, 3), keepdims=True)
     return (images - low) / np.where(high > low, high - low, 1.0)
 

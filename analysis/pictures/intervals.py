@@ -41,7 +41,7 @@ def read(places: Sequence[Path], name: str) -> Values:
 
 
 def _recorded(path: Path, name: str) -> Values:
-    """Reads the same of a file of `studies.digits`; nothing of any other file, such as an archive, which has a list."""
+    """Reads the same from a file of `studies.digits`; nothing from other files, such as archives, which have a list."""
     try:
         rows = read_json(path)["runs"]
         return {

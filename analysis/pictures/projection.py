@@ -20,7 +20,7 @@ SHOWN = 0.02  # a neighbour is drawn if its weight is more than this fraction of
 def project(
     points: Float[np.ndarray, "n d"], sigma: float, steps: int = 1, *, itself: bool = True
 ) -> Float[np.ndarray, "steps+1 n d"]:
-    """Returns the points before and after each step of self-attention with q = k = v (Sanger, eq. 14), not normalised.
+    """Moves points by self-attention with q = k = v (Sanger, eq. 14), not normalised; gives every step, start included.
 
     Args:
       points: The points, one in each row.
@@ -41,7 +41,7 @@ def project(
 
 
 def noisy_circle(count: int = 48, noise: float = 0.1, seed: int = 0) -> Float[np.ndarray, "count 2"]:
-    """Returns points around the unit circle, at random angles, with normal errors of both coordinates.
+    """Draws points around the unit circle, at random angles, with normal errors of both coordinates.
 
     Raises:
       UsageError: There are fewer than 2 points or more than `MOST`, the seed is below 0, or the noise is no number.
@@ -58,7 +58,7 @@ def noisy_circle(count: int = 48, noise: float = 0.1, seed: int = 0) -> Float[np
 
 
 def from_circle(points: Float[np.ndarray, "n 2"]) -> float:
-    """Returns the mean distance of points to the unit circle."""
+    """Computes the mean distance of points to the unit circle."""
     return float(np.abs(np.linalg.norm(points, axis=-1) - 1).mean())
 
 

@@ -130,7 +130,6 @@ def save(figure: Figure, path: Path) -> tuple[Path, ...]:
     """Writes a figure as PNG on white and as SVG for light and dark pages; the bytes are the same each time.
 
     Args:
-      figure: The figure to write.
       path: The path; with the ending `.png` or `.svg` this file alone is written. Its folder is made.
 
     Returns:

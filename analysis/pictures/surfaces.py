@@ -40,7 +40,7 @@ class Surface:
 
 
 def plane(extent: float, width: int = 2) -> Float[np.ndarray, "Y X width"]:
-    """Returns the points (x, y, 0, …) of a square; x runs along the second axis.
+    """Lays out the points (x, y, 0, …) of a square; x runs along the second axis.
 
     Raises:
       UsageError: The extent is no number above 0, or there are fewer than two coordinates.
@@ -57,21 +57,20 @@ def plane(extent: float, width: int = 2) -> Float[np.ndarray, "Y X width"]:
 
 
 def paraboloid(extent: float) -> Surface:
-    """Returns the surface of the dot product q·k at q = k = (x, y)."""
+    """Computes the surface of the dot product q·k at q = k = (x, y)."""
     return Surface("dot product", (plane(extent) ** 2).sum(-1), extent)
 
 
 def neural(
     score: Neural, params: dict[str, Float[Array, "..."]], extent: float, head: int = 0, title: str = "neural"
 ) -> Surface:
-    """Returns the surface of a pair's MLP at q' = k' = (x, y), which are queries and keys after the down-projections.
+    """Computes the surface of a pair's MLP at q' = k' = (x, y), which are queries and keys after the down-projections.
 
     Args:
       score: The options of the score.
       params: Its arrays, by the names of `score.parameters`.
       extent: Greatest x and y of the square.
       head: The head whose weights are used, where heads have different weights.
-      title: Title of the surface.
 
     Raises:
       UsageError: Pairs have different weights, d' is 1, or there is no such head.
@@ -97,7 +96,7 @@ def neural(
 
 
 def of_run(directory: Path, extent: float, layer: int = 0, head: int = 0, step: str = "best") -> Surface:
-    """Returns the surface of a layer of a trained run.
+    """Computes the surface of a layer of a trained run.
 
     Args:
       directory: The run's work directory.

@@ -81,7 +81,7 @@ def frontier(table: TrialTable, named: Iterable[str] = ()) -> Figure:
 
 
 def _held(table: TrialTable, spec: str) -> list[tuple[float, Reached]]:
-    """Lists the kilobytes of the cache and what was recalled at the greatest size, by width."""
+    """Lists the kilobytes of the cache and the recall at the greatest size, by width."""
     cells = [(trials.find(table, trial, spec), trials.sizes(table, trial)[-1:]) for trial in RECALL]
     names = [(cell, name, name.replace("accuracy", "cache_bytes")) for cell, of in cells for name in of]
     found = [(cell[cache] / 1024, trials.reached(cell, name)) for cell, name, cache in names if cache in cell]
@@ -133,7 +133,7 @@ def ordered(table: TrialTable) -> list[str]:
 
 
 def above_chance(accuracy: float, chance: float) -> float:
-    """Gives the share of the way from chance to 1; 0 below chance."""
+    """Computes the share of the way from chance to 1; 0 below chance."""
     return max(0.0, (accuracy - chance) / (1 - chance))
 
 

@@ -64,7 +64,7 @@ class Call(Options):
         return 0 in self.scores_shape or 0 in self.value.shape
 
     def spread(self) -> "Call":
-        """Gives each query head keys and values of its own where keys were prepared once a query head."""
+        """Gives each query head keys and values of its own where keys were prepared once for each query head."""
         keys = jax.tree.leaves(self.key)
         heads = self.scores_shape[-3]
         if all(x.shape[-2] == self.value.shape[-2] for x in keys):
@@ -72,11 +72,11 @@ class Call(Options):
         return dataclasses.replace(self, key=spread_heads(self.key, heads), value=spread_heads(self.value, heads))
 
     def allowed(self) -> jax.Array | None:
-        """Returns the mask as an array that broadcasts to the scores, or None if everything is allowed."""
+        """Makes the mask an array that broadcasts to the scores, or None if everything is allowed."""
         return self.mask.materialise(*self.scores_shape[-2:], rank=len(self.scores_shape))
 
     def flat(self, x: jax.Array | None, trailing: int) -> jax.Array | None:
-        """Returns an array of the mask, or the bias, with one batch axis before its trailing axes; None stays.
+        """Gives an array of the mask, or the bias, a single batch axis before its trailing axes; None stays.
 
         That axis is 1 if an array over pairs, with 3 trailing axes, is the same for all sequences.
         """
@@ -89,7 +89,7 @@ class Call(Options):
 
 
 def common(queries: int, heads: int, value: Float[Array, "*B S K V"], options: Options) -> dict[str, Any]:
-    """Returns the fields of `Call` that are the same for every score.
+    """Checks the mask and the bias, and collects the fields of `Call` that every score has.
 
     Raises:
       UsageError: the mask or the bias does not fit the scores.
@@ -116,7 +116,7 @@ def check_parts(mask: Mask, bias: jax.Array | None, scores_shape: tuple[int, ...
 
 
 def parse_implementation(text: str, what: str = "attention implementation") -> tuple[str, tuple[int, int] | None]:
-    """Returns the name of an implementation, and the queries and keys of a tile if given as in `chunked(128, 256)`.
+    """Splits `chunked(128, 256)` into the name of an implementation and the queries and keys of a tile, if given.
 
     Args:
       text: The implementation, such as `auto`.

@@ -96,7 +96,7 @@ def _pays(module: Any, call: Call) -> bool:
 
 
 def _depends_on_both(call: Call) -> bool:
-    """Tells whether scores depend on queries or keys; if not, XLA computes the weights once a batch."""
+    """Tells whether scores depend on queries or keys; if not, XLA computes the weights once for the whole batch."""
     return call.score.reads_query or call.score.reads_key
 
 

@@ -13,7 +13,7 @@ from attention.normaliser import SOFTMAX
 
 
 def why_not(call: Call) -> str:
-    """Returns the reasons why cuDNN does not support the call, as part of a sentence; '' if it does."""
+    """Tells why cuDNN does not support the call, as part of a sentence; '' if it does."""
     if not isinstance(form := call.form, Dot):
         return "its scores are dot products"
     head_width, platform = form.query.shape[-1], mesh.platform()
@@ -43,7 +43,7 @@ def why_not(call: Call) -> str:
 
 
 def _has_mask(call: Call) -> bool:
-    """Returns whether cuDNN supports this mask natively, without an array over all pairs.
+    """Tells whether cuDNN supports this mask natively, without an array over all pairs.
 
     Lengths would have to be split over devices as the batch is, which nothing ensures on a mesh.
     """
@@ -68,13 +68,13 @@ def _spelt(call: Call, x: jax.Array) -> jax.Array:
 
 
 def _spelt_mask(call: Call) -> tuple[dict[str, Any], jax.Array]:
-    """Returns the mask as an array, and the queries that may attend to some key."""
+    """Writes the mask out as an array, and finds the queries that may attend to some key."""
     spelt = _spelt(call, call.allowed())
     return {"mask": spelt}, jnp.moveaxis(spelt.any(-1, keepdims=True), -3, -2)
 
 
 def _own_mask(call: Call) -> tuple[dict[str, Any], jax.Array | None]:
-    """Returns cuDNN's native options for the mask, and the sequences with keys; None if all have some.
+    """Chooses cuDNN's native options for the mask, and finds the sequences with keys; None if all have some.
 
     Sequences without keys are given one, so that their gradients have no division by zero.
     """

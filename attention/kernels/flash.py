@@ -1,8 +1,8 @@
 """The mathematics of a tile, without loops and references: one step of a pass over tiles, forward and backward.
 
 Forward: masked scores, the normaliser's unfinished weights, dropout, weights times values, with the sums before scaled
-to the new state (Milakov & Gimelshein 2018). Backward: weights made again from one number a row, and the gradient of
-the scores (Dao et al. 2022). The machines decide which tiles are visited and where memory lies.
+to the new state (Milakov & Gimelshein 2018). Backward: weights made again from one number for each row, and the
+gradient of the scores (Dao et al. 2022). The machines decide which tiles are visited and where memory lies.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def step(normaliser: Normaliser, carry: Carry, scores: jax.Array, kept: jax.Arra
 
 
 def finish(normaliser: Normaliser, carry: Carry, rate: float) -> tuple[jax.Array, jax.Array]:
-    """Divides the sums; also gives the number a row from which weights are made again."""
+    """Divides the sums; also gives the number for each row from which weights are made again."""
     divisor, row = normaliser.finish(carry.state)
     return carry.out / (divisor * (1 - rate)), row
 
@@ -63,7 +63,6 @@ def step_grad(
 
     Args:
       normaliser: How scores become weights.
-      scores: The masked scores.
       allowed: The mask; None allows all.
       kept: Which weights dropout keeps; None keeps all.
       row: What `finish` gave for each row.

@@ -15,7 +15,7 @@ from attention.parameters import OVER, Params, Sizes
 
 
 def one_number(score: Any, params: Params, query: Any, key: Any, at: At) -> jax.Array:
-    """Returns the score of one pair; raises UsageError if `pair` returns more than a number."""
+    """Scores one pair; raises UsageError if `pair` gives more than a number."""
     found = score.pair(params, query, key, at)
     if jnp.shape(found):
         raise UsageError(
@@ -26,7 +26,7 @@ def one_number(score: Any, params: Params, query: Any, key: Any, at: At) -> jax.
 
 
 def split_params(call: Call) -> tuple[Params, Params, Params]:
-    """Returns the arrays that all pairs share, those of each head, and the tables over positions.
+    """Splits the parameters into what all pairs share, what each head has, and the tables over positions.
 
     Tables get the axes `(N, T, S, …)`, of size 1 where they do not depend on the head, the query or the key.
     """
@@ -38,13 +38,13 @@ def split_params(call: Call) -> tuple[Params, Params, Params]:
 
 
 def _over(call: Call) -> dict[str, tuple[str, ...]]:
-    """Returns what the leading axes of each array count; those of the normaliser have none here."""
+    """Names what the leading axes of each array count; those of the normaliser have none here."""
     declared = call.score.parameters(Sizes(1, 1, 1, 1))
     return {name: declared[name].over if name in declared else () for name in call.params}
 
 
 def _cut(call: Call, x: jax.Array, over: tuple[str, ...]) -> jax.Array:
-    """Returns the rows of a table from the mask's query offset on, one a query, and one column a key."""
+    """Cuts the rows of a table from the mask's query offset on, one for each query, and one column for each key."""
     queries, keys = call.scores_shape[-2:]
     why = "weights are a table over token positions"
     x = jnp.expand_dims(x, [axis for axis, what in enumerate(OVER) if what not in over])
@@ -57,7 +57,7 @@ def _cut(call: Call, x: jax.Array, over: tuple[str, ...]) -> jax.Array:
 
 
 def scores(call: Call) -> jax.Array:
-    """Returns the scores `(*B, N, T, S)` of all pairs, at least in float32; without queries and keys B is 1."""
+    """Computes the scores `(*B, N, T, S)` of all pairs, at least in float32; without queries and keys B is 1."""
     *batch, heads, queries, keys = call.scores_shape
     shared, own, tables = jax.tree.map(precise, split_params(call))
     by_head = lambda tree: jax.tree.map(lambda x: jnp.moveaxis(precise(x), len(batch) + 1, len(batch)), tree)  # noqa: E731
@@ -90,9 +90,9 @@ def of_head(
     tables: Any,
     head: Any,
 ) -> jax.Array:
-    """Returns the scores `(T, S)` of queries `(T, …)` and keys `(S, …)` of one head, with tables `(T, S, …)`.
+    """Scores the queries `(T, …)` of one head against its keys `(S, …)`, with tables `(T, S, …)`, as `(T, S)`.
 
-    `place` has the number of heads, that of the layer, and that of layers.
+    `place` has the number of heads, the layer's number, and the number of layers.
     """
     by_query, by_key = ({name: None if x.shape[axis] == 1 else 0 for name, x in tables.items()} for axis in (0, 1))
     tables = {name: x.squeeze(tuple(a for a in (0, 1) if x.shape[a] == 1)) for name, x in tables.items()}
@@ -106,7 +106,7 @@ def of_head(
 
 @functools.cache
 def units(score: Any, shapes: tuple[Any, ...]) -> int:
-    """Returns how many numbers the widest array has that `pair` computes, for prepared shapes of one pair."""
+    """Counts the numbers in the widest array that `pair` computes, for prepared shapes of one pair."""
     query, key, params = jax.tree.unflatten(*shapes)
     zero = jax.ShapeDtypeStruct((), jnp.int32)
     pair = lambda params, q, k, i, j, n: one_number(score, params, q, k, At(i, j, n, 1, i, 1))  # noqa: E731
@@ -115,7 +115,7 @@ def units(score: Any, shapes: tuple[Any, ...]) -> int:
 
 
 def widest(call: Call) -> int:
-    """Returns `units` of a call."""
+    """Counts the `units` of a call."""
     over = _over(call)
     token = lambda x: jax.ShapeDtypeStruct(x.shape[len(call.scores_shape) - 1 :], x.dtype)  # noqa: E731
     params = {name: jax.ShapeDtypeStruct(x.shape[len(over[name]) :], x.dtype) for name, x in call.params.items()}

@@ -70,7 +70,7 @@ class Visit(NamedTuple):
     guests: slice = slice(None)
 
     def send(self, tree: Any, to: range, home: bool = False) -> Any:
-        """Returns what the device was sent, or with `home` what comes back of it; zeros if nothing does."""
+        """Sends the tree on, or with `home` back, and gives what the device receives; zeros if nothing comes."""
         if not self.distance:
             return tree
         pairs = [((device - self.distance) % self.count, device) for device in to]
@@ -78,7 +78,7 @@ class Visit(NamedTuple):
         return jax.tree.map(lambda x: jax.lax.ppermute(x, AXIS, pairs), tree)
 
     def meet(self, rows: Any, columns: Any, here: jax.Array) -> tuple[Any, Any, jax.Array, jax.Array]:
-        """Returns the queries and keys that the device computes, and the positions of the first of both."""
+        """Gives the queries and keys that the device computes, and the positions of the first of both."""
         queries, keys = (jax.tree.leaves(tree)[0].shape[1] for tree in (rows, columns))
         home = (here - self.distance) % self.count
         of_host = (
@@ -111,7 +111,7 @@ def visits(plan: TilePlan, count: int) -> Iterator[Visit]:
 
 
 def why_not(call: Call) -> str:
-    """Returns the reasons why devices cannot share the call's tokens, as part of a sentence; '' if they can."""
+    """Tells why devices cannot share the call's tokens, as part of a sentence; '' if they can."""
     if devices(*CONTEXT) == 1:
         return "no axis of the mesh splits tokens"
     if reason := loops.why_not(call):
@@ -130,7 +130,7 @@ def why_not(call: Call) -> str:
 
 
 def attend(call: Call) -> tuple[jax.Array, None]:
-    """Returns the output `(*B, T, N, V)`, without weights, of a call for which `why_not` has no reason."""
+    """Computes the output `(*B, T, N, V)`, without weights, of a call for which `why_not` has no reason."""
     call = loops.arranged(call)
     weights, score, units = of_tiles(call)
     *batch, heads, queries, keys = call.scores_shape
@@ -234,7 +234,7 @@ def _results(
 
 
 def _tiles(plan, visit, rules, weights, rows, columns, first_row, first_column) -> tuple[TilePlan, Tensors, Rules]:
-    """Returns plan, tensors and rules for the tiles of the queries and keys that meet."""
+    """Lays out the plan, tensors and rules for the tiles of the queries and keys that meet."""
     query, query_segments, *_ = rows
     key, value, key_segments = columns
     size, queries = jax.tree.leaves(query)[0].shape[:2]
@@ -281,5 +281,5 @@ def _only(where: jax.Array, tree: Any) -> Any:
 
 
 def _among(some: range, here: jax.Array) -> jax.Array:
-    """Returns whether this device is one of consecutive ones."""
+    """Tells whether this device is one of `some` consecutive ones."""
     return (here >= some.start) & (here < some.stop)

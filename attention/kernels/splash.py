@@ -29,7 +29,7 @@ FEWEST = 256
 
 
 def why_not(call: Call) -> str:
-    """Returns the reasons why the kernel does not support the call, as part of a sentence; '' if it does."""
+    """Tells why the kernel does not support the call, as part of a sentence; '' if it does."""
     if not isinstance(form := call.form, Dot):
         return "its scores are dot products"
     platform, mask = mesh.platform(), call.mask
@@ -82,7 +82,7 @@ def _whole_tiles(x: jax.Array, size: int) -> jax.Array:
 
 
 def _segments(call: Call, queries: int, keys: int) -> tuple[jax.Array, jax.Array] | None:
-    """Returns the segments of queries `(B, T')` and keys `(B, S')`, padding in its own; None if all are one."""
+    """Numbers the segments of queries `(B, T')` and keys `(B, S')`, padding as its own; None if all are one."""
     mask, (real_queries, real_keys) = call.mask, call.scores_shape[-2:]
     padded = keys > real_keys and not mask.causal  # causality hides padding, which comes last
     if not ({"key_lengths", "segments"} & mask.parts() or padded):

@@ -16,7 +16,7 @@ from attention.types import Count
 
 
 def low_rank_parameters(sizes: Sizes, rank: int, bias: float) -> dict[str, Parameter]:
-    """Returns the arrays of `low_rank`, with the initial value of b."""
+    """Declares the arrays of `low_rank`, with the initial value of b."""
     width = sizes.heads, sizes.head
     return {
         "forget_down_kernel": Parameter((sizes.model, rank), initializers.lecun_normal()),
@@ -26,13 +26,13 @@ def low_rank_parameters(sizes: Sizes, rank: int, bias: float) -> dict[str, Param
 
 
 def low_rank(params: Params, source: jax.Array) -> jax.Array:
-    """Returns W₂ W₁ x + b, `(*B, S, N, H)`."""
+    """Computes W₂ W₁ x + b, `(*B, S, N, H)`."""
     logits = jnp.tensordot(source @ params["forget_down_kernel"], params["forget_up_kernel"], 1)
     return logits + lift(params["forget_bias"], logits.ndim)
 
 
 def forget_rates(key: Any, shape: tuple[int], dtype: Any) -> jax.Array:
-    """Returns initial rates a, log 1 … 16."""
+    """Makes initial rates a, log 1 … 16."""
     return jnp.log(jnp.linspace(1, 16, *shape, dtype=dtype))
 
 
@@ -48,15 +48,15 @@ class GatedLinear(Recurrence):
     title = "Gated linear attention"
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns W₁, W₂ and b."""
+        """Declares W₁, W₂ and b."""
         return low_rank_parameters(sizes, self.rank, 0.0)
 
     def gates(self, params: Params, source: jax.Array) -> jax.Array:
-        """Returns log α, `(*B, S, N, H)`."""
+        """Computes log α, `(*B, S, N, H)`."""
         return jax.nn.log_sigmoid(low_rank(params, source)) / 16
 
     def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: jax.Array) -> jax.Array:
-        """Returns W diag(α) + v kᵀ."""
+        """Computes W diag(α) + v kᵀ."""
         return state * jnp.exp(gates)[None] + jnp.outer(value, key)
 
     def writes(self, params: Params, query: jax.Array, key: Any, value: jax.Array) -> tuple[Any, ...]:
@@ -64,7 +64,7 @@ class GatedLinear(Recurrence):
         return query * query.shape[-1] ** -0.5, key[0], value, None, key[1]
 
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
-        """Returns W q/√H."""
+        """Computes W q/√H."""
         return state @ query * query.size**-0.5
 
 
@@ -72,7 +72,7 @@ class GatedLinear(Recurrence):
 class GatedDelta(Surrounded):
     """W ← α (W − β W k kᵀ) + β v kᵀ and W q, with unit SiLU keys and queries (Yang et al. 2024, 2412.06464, eq. 10).
 
-    α = exp(−exp(a) softplus(W_α x + b)) and β = s·σ(W_β x), one of each a head.
+    α = exp(−exp(a) softplus(W_α x + b)) and β = s·σ(W_β x), one of each for every head.
 
     Attributes:
       strongest: s. Above 1 the state can change its sign (Grazzi et al. 2024, arXiv:2411.12537), up to 2.
@@ -83,7 +83,7 @@ class GatedDelta(Surrounded):
     silent = ("query", "key")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns W_α, b and a, and W_β."""
+        """Declares W_α, b and a, and W_β."""
         kernel = Parameter((sizes.model, sizes.heads), initializers.lecun_normal())
         return {
             "forget_kernel": kernel,
@@ -93,17 +93,17 @@ class GatedDelta(Surrounded):
         } | self.surroundings(sizes)
 
     def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns log α and β, `(*B, S, N, 1)` and `(*B, S, N)`."""
+        """Computes log α and β, `(*B, S, N, 1)` and `(*B, S, N)`."""
         amount = jax.nn.softplus(source @ params["forget_kernel"] + lift(params["forget_bias"], source.ndim))
         decay = -jnp.exp(lift(params["forget_rate"], source.ndim)) * amount
         return decay[..., None], self.strength(params, source)
 
     def strength(self, params: Params, source: jax.Array) -> jax.Array:
-        """Returns β, `(*B, S, N)`."""
+        """Computes β, `(*B, S, N)`."""
         return self.strongest * jax.nn.sigmoid(source @ params["strength_kernel"])
 
     def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: Any) -> jax.Array:
-        """Returns the faded W with the value in the place of what W stored for the key."""
+        """Fades W, and puts the value in the place of what W stored for the key."""
         (decay, strength), key = gates, unit(jax.nn.silu(key))
         faded = jnp.exp(decay)[None] * state  # a gate of the head, or one of each column
         return faded + strength * jnp.outer(value - faded @ key, key)
@@ -114,5 +114,5 @@ class GatedDelta(Surrounded):
         return unit(jax.nn.silu(query)), unit(jax.nn.silu(key)), value, strength, decay
 
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
-        """Returns W q."""
+        """Computes W q."""
         return state @ unit(jax.nn.silu(query))

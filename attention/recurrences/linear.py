@@ -36,7 +36,7 @@ def linear_attention(
     normalise: bool = True,
     **options: Any,
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """Returns Σ_j φ(q)·φ(k_j) v_j / Σ_j φ(q)·φ(k_j) (Katharopoulos et al. 2020, eq. 4; Wikipedia).
+    """Computes Σ_j φ(q)·φ(k_j) v_j / Σ_j φ(q)·φ(k_j) (Katharopoulos et al. 2020, eq. 4; Wikipedia).
 
     With `feature='identity', normalise=False` it is the fast weight controller of Schmidhuber (1992), also called the
     unnormalised linear Transformer.
@@ -119,23 +119,23 @@ class LinearAttention(Recurrence):
 
     @property
     def normalises(self) -> str:
-        """Returns `sum`, or `none` if weights are not divided by their sum."""
+        """The normaliser's name: `sum`, or `none` if weights are not divided by their sum."""
         return "sum" if self.normalise else "none"
 
     def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> jax.Array:
-        """Returns the keys, because no gates are needed."""
+        """Turns the keys; no gates are needed."""
         return at.turn(key)
 
     def begin(self, head: int, value: int) -> jax.Array:
-        """Returns an empty W, with a row for the sum of the features."""
+        """Makes an empty W, with a row for the sum of the features."""
         return jnp.zeros((value + self.normalise, head))
 
     def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: None) -> jax.Array:
-        """Returns W + v φ(k)ᵀ."""
+        """Computes W + v φ(k)ᵀ."""
         return state + jnp.outer(self._with_one(value), FEATURES[self.feature](key))
 
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
-        """Returns W φ(q), divided by the sum of the weights."""
+        """Computes W φ(q), divided by the sum of the weights."""
         return self.finish(state @ FEATURES[self.feature](query))
 
     def writes(self, params: Params, query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[Any, ...]:
@@ -148,7 +148,7 @@ class LinearAttention(Recurrence):
         return jnp.concatenate([value, ones], axis=-1) if self.normalise else value
 
     def finish(self, out: jax.Array) -> jax.Array:
-        """Returns the values divided by the sum of weights; zeros where that is 0."""
+        """Divides the values by the sum of weights; zeros where that is 0."""
         if not self.normalise:
             return out
         total = out[..., -1:]
@@ -167,22 +167,22 @@ class Delta(Recurrence):
     title = "Delta attention"
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns W_β and its bias."""
+        """Declares W_β and its bias."""
         kernel = Parameter((sizes.model, sizes.heads), initializers.lecun_normal())
         return {"strength_kernel": kernel, "strength_bias": Parameter((sizes.heads,), initializers.zeros)}
 
     def gates(self, params: Params, source: jax.Array) -> jax.Array:
-        """Returns β."""
+        """Computes β."""
         logits = source @ params["strength_kernel"] + lift(params["strength_bias"], source.ndim)
         return self.strongest * jax.nn.sigmoid(logits)
 
     def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: jax.Array) -> jax.Array:
-        """Returns W + β (v − W φ(k)) φ(k)ᵀ."""
+        """Computes W + β (v − W φ(k)) φ(k)ᵀ."""
         feature = unit(jax.nn.silu(key))
         return state + gates * jnp.outer(value - state @ feature, feature)
 
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
-        """Returns W φ(q)."""
+        """Computes W φ(q)."""
         return state @ unit(jax.nn.silu(query))
 
     def writes(self, params: Params, query: jax.Array, key: Any, value: jax.Array) -> tuple[Any, ...]:

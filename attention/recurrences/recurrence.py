@@ -34,31 +34,31 @@ class Recurrence(Mixer):
 
     @property
     def implementations(self) -> tuple[str, ...]:
-        """Returns the scan under the name `reference`, all pairs or the scan as `xla`, and chunks where offered."""
+        """The scan under the name `reference`, all pairs or the scan as `xla`, and chunks where offered."""
         return ("reference", "xla", *(("chunked",) if type(self).writes is not Recurrence.writes else ()))
 
     def gates(self, params: Params, source: jax.Array) -> Any:
-        """Returns what `write` needs of a token beside key and value, from its input: a tree of `(*B, S, N, …)`."""
+        """Computes what `write` needs of a token beside key and value, from its input: a tree of `(*B, S, N, …)`."""
         return None
 
     def begin(self, head: int, value: int) -> Any:
-        """Returns the empty state of one head, for keys and values of these widths: W, `(V, H)`, unless overridden."""
+        """Makes the empty state of one head, for keys and values of these widths: W, `(V, H)`, unless overridden."""
         return jnp.zeros((value, head))
 
     def write(self, params: Params, state: Any, key: jax.Array, value: jax.Array, gates: Any) -> Any:
-        """Returns the state after one key `(H,)` with its value `(V,)`; params over heads are this head's."""
+        """Writes one key `(H,)` with its value `(V,)` to the state; params over heads are this head's."""
         raise NotImplementedError
 
     def read(self, params: Params, state: Any, query: jax.Array) -> jax.Array:
-        """Returns the output `(V,)` of one query `(H,)`."""
+        """Reads the output `(V,)` of one query `(H,)` from the state."""
         raise NotImplementedError
 
     def recall(self, params: Params, state: Any, query: jax.Array) -> jax.Array:
-        """Returns the output before a norm, which is linear in the values; a subclass whose `read` norms defines it."""
+        """Reads the output before a norm, which is linear in the values; a subclass whose `read` norms defines it."""
         return self.read(params, state, query)
 
     def writes(self, params: Params, query: jax.Array, key: Any, value: jax.Array) -> tuple[Any, ...]:
-        """Returns what makes and reads a state W, of arrays `(*B, L, N, H)` that are at least in float32.
+        """Gives what makes and reads a state W, of arrays `(*B, L, N, H)` that are at least in float32.
 
         W ← W diag(α), then W ← W + β (v − W φ(k)) φ(k)ᵀ, or W ← W + v φ(k)ᵀ if β is None, and W φ(q) is read.
 
@@ -68,15 +68,15 @@ class Recurrence(Mixer):
         raise NotImplementedError
 
     def finish(self, out: jax.Array) -> jax.Array:
-        """Returns the output, given the values that are read from a state W."""
+        """Finishes the output, given the values that are read from a state W."""
         return out
 
     def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> Any:
-        """Returns the keys and their gates."""
+        """Turns the keys, and computes their gates."""
         return at.turn(key), self.gates(params, at.source)
 
     def start(self, sizes: Sizes, batch: tuple[int, ...], dtype: Any) -> Any:
-        """Returns empty states, `(*B, N, …)`, at least in float32."""
+        """Makes empty states, `(*B, N, …)`, at least in float32."""
         _, wide = self.widths(sizes.heads, sizes.heads, sizes.head)["key"]
         return self._start((*batch, sizes.heads), wide, sizes.head, dtype)
 
@@ -85,7 +85,7 @@ class Recurrence(Mixer):
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (*lead, *x.shape)).astype(kind), self.begin(head, value))
 
     def attend(self, params: Params, query: Any, key: Any, value: Any, options: Options) -> Any:
-        """Returns the output `(*B, T, N, V)`, and `weights` if the options ask for them."""
+        """Computes the output `(*B, T, N, V)`, and `weights` if the options ask for them."""
         name, block = check_implementation(options.implementation, self.implementations, self.title)
         if block:
             raise UnsupportedError(
@@ -97,7 +97,7 @@ class Recurrence(Mixer):
         return (out, self.weights(*inputs).astype(value.dtype)) if options.return_weights else out
 
     def _output(self, name: str, params: Params, query: Any, key: Any, value: jax.Array, mask: Mask) -> jax.Array:
-        """Returns the output by the scan, by all pairs at once, or by chunks."""
+        """Computes the output by the scan, by all pairs at once, or by chunks."""
         queries, keys = jax.tree.leaves(query)[0].shape[-3], value.shape[-3]
         stepwise = not mask.causal or mask.in_step(queries, keys)
         if name == "chunked" and not stepwise:
@@ -124,7 +124,7 @@ class Recurrence(Mixer):
     def weights(
         self, params: Params, query: Any, key: Any, value: Float[Array, "*B S K V"], mask: Mask
     ) -> Float[Array, "*B N T S"]:
-        """Returns how much of each value is in each output before a norm, and has a sign: the derivative by the value.
+        """Computes how much of each value is in each output before a norm, with a sign: the derivative by the value.
 
         The output is linear in the values, so it shows their shares where the values are the rows of an identity.
         """
@@ -142,7 +142,7 @@ class Recurrence(Mixer):
         options.mask.require(BY_POSITION, by=self.title)
 
     def advance(self, params: Params, query: Any, key: Any, value: Any, before: Any, mask: Mask) -> tuple[Any, Any]:
-        """Returns the causal output of the next tokens and the states after them."""
+        """Computes the causal output of the next tokens and the states after them."""
         mask.require(BY_POSITION, by=self.title)
         if "chunked" in self.implementations:
             out, after = from_state(self._writes(params, query, key, value, mask), before)
@@ -153,7 +153,7 @@ class Recurrence(Mixer):
     def _scan_all(
         self, params: Params, query: Any, key: Any, value: Any, mask: Mask, read: Callable | None = None
     ) -> jax.Array:
-        """Returns what queries at the mask's offset read, or queries when all keys are written; see `_scan`."""
+        """Reads by queries at the mask's offset, or by queries when all keys are written; see `_scan`."""
         *batch, keys, _, width = value.shape
         queries, heads, head = jax.tree.leaves(query)[0].shape[-3:]
         state = self._start((*batch, heads), head, width, value.dtype)
@@ -181,7 +181,7 @@ class Recurrence(Mixer):
         every: bool = False,
         read: Callable | None = None,
     ) -> tuple[Any, Any]:
-        """Returns what each query reads after its key is written, `(*B, T, N, V)`, and the last states.
+        """Computes what each query reads after its key is written, `(*B, T, N, V)`, and the last states.
 
         Without queries it returns all states, `(S, *B, N, …)`, if `every` is set, in place of what is read. `read` may
         take the place of the method.
@@ -208,7 +208,7 @@ class Recurrence(Mixer):
         return (out if query is None else jnp.moveaxis(out, 0, rank)), state
 
     def _over_heads(self, function: Any, params: Params, rank: int, axes: tuple, heads: int) -> Any:
-        """Returns a function of one head as one of arrays `(*B, N, …)`."""
+        """Makes a function of one head one of arrays `(*B, N, …)`."""
         over = {name: declared.over for name, declared in self.parameters(Sizes(1, heads, 1, 1)).items()}
         own = {name: precise(x) for name, x in params.items() if over.get(name)}
         shared = {name: precise(x) for name, x in params.items() if name not in own}
@@ -219,12 +219,12 @@ class Recurrence(Mixer):
         return lambda *arrays: mapped(own, *arrays)
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
-        """Returns the cost of a step for each key, of a reading for each query, and of the gates."""
+        """Counts the cost of a step for each key, of a reading for each query, and of the gates."""
         return operations.of_program(self, sizes, queries, keys, "reference")
 
 
 def _unless_differentiated(alone: Callable, differentiated: Callable) -> Callable:
-    """Returns a function that is computed by another, which is equal, where its gradient is wanted."""
+    """Makes a function of `alone` that is computed by `differentiated`, its equal, where its gradient is wanted."""
     function = jax.custom_vjp(lambda *inputs: alone(*inputs))  # not the method itself, whose defaults JAX would add
     function.defvjp(lambda *inputs: jax.vjp(differentiated, *inputs), lambda pull, gradient: pull(gradient))
     return function

@@ -21,20 +21,20 @@ class Retention(Recurrence):
     title = "Retention"
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns log(1/γ − 1), which is learned from the paper's values on."""
+        """Declares log(1/γ − 1), which is learned from the paper's values on."""
         init = lambda key, shape, dtype: -jnp.log(2.0 ** (5 + jnp.arange(shape[0])) - 1).astype(dtype)  # noqa: E731
         return {"decay": Parameter((sizes.heads,), init, ("heads",))}
 
     def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: None) -> jax.Array:
-        """Returns γ W + v kᵀ."""
+        """Computes γ W + v kᵀ."""
         return jax.nn.sigmoid(-params["decay"]) * state + jnp.outer(value, key)
 
     def recall(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
-        """Returns W q/√H."""
+        """Computes W q/√H."""
         return state @ query * query.size**-0.5
 
     def finish(self, out: jax.Array) -> jax.Array:
-        """Returns it over its root mean square."""
+        """Divides the output by its root mean square."""
         return out * inverse_rms(out, 1e-6)
 
     def writes(self, params: Params, query: jax.Array, key: Any, value: jax.Array) -> tuple[Any, ...]:
@@ -44,5 +44,5 @@ class Retention(Recurrence):
         return query * query.shape[-1] ** -0.5, key[0], value, None, decay
 
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
-        """Returns W q/√H over its root mean square."""
+        """Computes W q/√H over its root mean square."""
         return self.finish(self.recall(params, state, query))

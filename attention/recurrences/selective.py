@@ -16,7 +16,7 @@ from attention.recurrences.surrounded import Surrounded
 
 @dataclasses.dataclass(frozen=True)
 class StateSpace(Surrounded):
-    """W ← exp(−Δ exp(a)) W + Δ v kᵀ and W q, Δ = softplus(w·x + b), one of each a head (Dao & Gu 2024, 2405.21060).
+    """W ← exp(−Δ exp(a)) W + Δ v kᵀ and W q, Δ = softplus(w·x + b), one of each per head (Dao & Gu 2024, 2405.21060).
 
     This is Mamba-2's state space duality, section 7, with queries, keys and values as its C, B and X. Its layer has
     `groups=1, state=128, conv=4, gate='gate_first', skip=True, epsilon=1e-5`.
@@ -25,7 +25,7 @@ class StateSpace(Surrounded):
     title = "Attention as a state space"
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns the projection of Δ with b, whose softplus is from 0.001 to 0.1 at first, and a = log 1 … 16."""
+        """Declares the projection of Δ with b, whose softplus is from 0.001 to 0.1 at first, and a = log 1 … 16."""
         steps = lambda key, shape, dtype: jnp.log(jnp.expm1(jnp.geomspace(1e-3, 0.1, *shape, dtype=dtype)))  # noqa: E731
         return {
             "step_kernel": Parameter((sizes.model, sizes.heads), initializers.lecun_normal()),
@@ -34,12 +34,12 @@ class StateSpace(Surrounded):
         } | self.surroundings(sizes)
 
     def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns −Δ exp(a) and Δ, `(*B, S, N, 1)`."""
+        """Computes −Δ exp(a) and Δ, `(*B, S, N, 1)`."""
         step = jax.nn.softplus(source @ params["step_kernel"] + lift(params["step_bias"], source.ndim))
         return -(step * jnp.exp(lift(params["forget_rate"], source.ndim)))[..., None], step[..., None]
 
     def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: Any) -> jax.Array:
-        """Returns the faded W with the value in proportion to the step."""
+        """Fades W, and adds the value in proportion to the step."""
         decay, step = gates
         return jnp.exp(decay)[None] * state + jnp.outer(step * value, key)
 
@@ -49,7 +49,7 @@ class StateSpace(Surrounded):
         return query, key, spread_heads(value, step.shape[-2]) * step, None, decay
 
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
-        """Returns W q."""
+        """Computes W q."""
         return state @ query
 
 
@@ -64,13 +64,13 @@ class KimiDelta(GatedDelta):
     title = "Kimi delta attention"
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns W₁, W₂, b, a, and W_β."""
+        """Declares W₁, W₂, b, a, and W_β."""
         rest = super().parameters(sizes)
         forget = low_rank_parameters(dataclasses.replace(sizes, head=self.state or sizes.head), sizes.head, -4.0)
         return forget | {name: rest[name] for name in ("strength_kernel", "forget_rate")} | self.surroundings(sizes)
 
     def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns log α, `(*B, S, N, H)`, and β, `(*B, S, N)`."""
+        """Computes log α, `(*B, S, N, H)`, and β, `(*B, S, N)`."""
         rate = lift(jnp.exp(params["forget_rate"])[:, None], source.ndim + 1)
         return -rate * jax.nn.softplus(low_rank(params, source)), self.strength(params, source)
 
@@ -80,5 +80,5 @@ class KimiDelta(GatedDelta):
         return query / math.sqrt(query.shape[-1]), *rest
 
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
-        """Returns W q/√H."""
+        """Computes W q/√H."""
         return super().read(params, state, query) / math.sqrt(query.size)

@@ -64,7 +64,7 @@ class Writes(NamedTuple):
 
 
 def all_pairs(writes: Writes, mask: Mask) -> jax.Array:
-    """Returns the output `(*B, T, N, V)` from φ(q)·φ(k) of all pairs."""
+    """Computes the output `(*B, T, N, V)` from φ(q)·φ(k) of all pairs."""
     written = _written(writes, None, None)
     pairs = jnp.einsum("...th,...sh->...ts", writes.query, writes.key)
     if mask.causal:
@@ -74,7 +74,7 @@ def all_pairs(writes: Writes, mask: Mask) -> jax.Array:
 
 
 def in_chunks(writes: Writes, mask: Mask) -> jax.Array:
-    """Returns the output `(*B, T, N, V)` chunk by chunk; if causal, there must be as many queries as keys."""
+    """Computes the output `(*B, T, N, V)` chunk by chunk; if causal, there must be as many queries as keys."""
     keys = writes.key
     empty = jnp.zeros((*keys.shape[:-2], writes.value.shape[-1], keys.shape[-1]), keys.dtype)
     if mask.causal:
@@ -87,7 +87,7 @@ def in_chunks(writes: Writes, mask: Mask) -> jax.Array:
 
 
 def from_state(writes: Writes, before: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the causal output `(*B, T, N, V)` of tokens after the state `(*B, N, V, H)`, and the state after them."""
+    """Computes the causal output `(*B, T, N, V)` of tokens after a state `(*B, N, V, H)`, and the next state."""
     out, after = _scan(writes, before)
     out = jnp.moveaxis(out, 0, -3)
     out = out.reshape(*out.shape[:-3], -1, out.shape[-1])[..., : writes.key.shape[-2], :]
@@ -95,7 +95,7 @@ def from_state(writes: Writes, before: jax.Array) -> tuple[jax.Array, jax.Array]
 
 
 def _scan(writes: Writes, before: jax.Array) -> tuple[jax.Array | None, jax.Array]:
-    """Returns what the queries read, with the axis of chunks first, or None without queries, and the last state."""
+    """Computes what the queries read, with the axis of chunks first, or None without queries, and the last state."""
     wide = writes.decay is None or writes.decay.shape[-1] == 1
     chunk = min(CHUNK if wide else NARROW_CHUNK, writes.key.shape[-2])
     chunks = jax.tree.map(lambda x: _chunks(x, chunk), writes)
@@ -121,7 +121,7 @@ def _faded(x: jax.Array, decay: jax.Array | None) -> jax.Array:
 
 
 def _pairs(rows: jax.Array, columns: jax.Array, sums: jax.Array | None) -> jax.Array:
-    """Returns Σ_h x_th y_sh exp(b_th − b_sh) for s ≤ t and else 0, `(*B, N, C, C)`; without sums b is 0."""
+    """Computes Σ_h x_th y_sh exp(b_th − b_sh) for s ≤ t and else 0, `(*B, N, C, C)`; without sums b is 0."""
     if sums is None:
         return jnp.tril(jnp.einsum("...th,...sh->...ts", rows, columns))
     if sums.shape[-1] > 1:
@@ -134,7 +134,7 @@ def _pairs(rows: jax.Array, columns: jax.Array, sums: jax.Array | None) -> jax.A
 
 
 def _pairs_by_column(rows: jax.Array, columns: jax.Array, sums: jax.Array) -> jax.Array:
-    """Returns `_pairs` where each column fades by itself, in a product for each size of blocks of 1, 2, 4, … tokens.
+    """Computes `_pairs` where each column fades by itself, in a product for each size of blocks of 1, 2, 4, … tokens.
 
     Tokens of the second block of two are read through what the first block's last leaves, b_m: exp(b_t − b_m) weighs
     the rows and exp(b_m − b_s) the columns, and neither exponent is above 0.
@@ -153,7 +153,7 @@ def _pairs_by_column(rows: jax.Array, columns: jax.Array, sums: jax.Array) -> ja
 
 
 def _written(writes: Writes, state: jax.Array | None, sums: jax.Array | None) -> jax.Array:
-    """Returns u_j of each key, `(*B, N, S, V)`, given the state before them; None is an empty state."""
+    """Computes u_j of each key, `(*B, N, S, V)`, given the state before them; None is an empty state."""
     if writes.strength is None:
         return writes.value
     known = 0.0 if state is None else jnp.einsum("...sh,...vh->...sv", _faded(writes.key, sums), state)
@@ -179,7 +179,7 @@ def _solved(lower: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def _inverse(lower: jax.Array) -> jax.Array:
-    """Returns (I + lower)⁻¹ by doubling diagonal blocks of 1, 2, 4, …: [[A, 0], [C, B]]⁻¹ has −B⁻¹CA⁻¹ for C."""
+    """Computes (I + lower)⁻¹ by doubling diagonal blocks of 1, 2, 4, …: [[A, 0], [C, B]]⁻¹ has −B⁻¹CA⁻¹ for C."""
     lead, length = lower.shape[:-2], lower.shape[-1]
     full = 2 ** math.ceil(math.log2(max(1, length)))
     lower = jnp.pad(lower, [(0, 0)] * len(lead) + [(0, full - length)] * 2)

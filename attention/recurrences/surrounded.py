@@ -51,7 +51,7 @@ class Surrounded(Recurrence):
 
     @property
     def cross(self) -> bool:
-        """Returns whether it supports cross-attention: not where it looks at the query's own token or those before."""
+        """Whether it supports cross-attention: not where it looks at the query's own token or those before."""
         return not (self.conv or self.gate or self.skip)
 
     def widths(self, heads: int, groups: int, head: int) -> dict[str, tuple[int, int]]:
@@ -78,7 +78,7 @@ class Surrounded(Recurrence):
             raise UsageError(f"Queries and keys must end in {wanted}, and keys be as many as values: {shapes}.")
 
     def surroundings(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns the arrays of convolutions, gate, norm and skip."""
+        """Declares the arrays of convolutions, gate, norm and skip."""
         width = sizes.heads, sizes.head
         around = {}
         for part, wide in self._convolves(sizes).items():
@@ -92,7 +92,7 @@ class Surrounded(Recurrence):
         return (around if self.conv else {}) | (behind if self.gate else {}) | (skip if self.skip else {})
 
     def _convolves(self, sizes: Sizes) -> dict[str, tuple[int, int]]:
-        """Returns what is convolved, with its heads and their width."""
+        """Lists what is convolved, with the number of its heads and their width."""
         return self.widths(sizes.heads, sizes.heads, sizes.head) | {"value": (sizes.heads, sizes.head)}
 
     @property
@@ -100,14 +100,14 @@ class Surrounded(Recurrence):
         return self.gate == "gate_first" and self.groups > 0
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> Any:
-        """Returns the queries, and W x if there is a gate."""
+        """Gives the queries, and W x if there is a gate."""
         turned = super().prepare_query(params, query, at)
         if not self.gate:
             return turned
         return turned, jnp.tensordot(at.source, params["gate_kernel"].astype(at.source.dtype), 1)
 
     def start(self, sizes: Sizes, batch: tuple[int, ...], dtype: Any) -> Any:
-        """Returns empty states, and zeros for the tokens before the first."""
+        """Makes empty states, and zeros for the tokens before the first."""
         empty = super().start(sizes, batch, dtype)
         if not self.conv:
             return empty
@@ -116,7 +116,7 @@ class Surrounded(Recurrence):
         return empty, {part: jnp.zeros((*batch, self.conv - 1, *shape), kind) for part, shape in wide}
 
     def attend(self, params: Params, query: Any, key: Any, value: jax.Array, options: Options) -> Any:
-        """Returns the output, and `weights` of the convolved values, without the skip, if the options ask for them."""
+        """Computes the output, and `weights` of the convolved values, without the skip, if the options ask for them."""
         query, gate = query if self.gate else (query, None)
         if self.conv:
             query, key, value = self._convolved(params, query, key, value, {})[0]
@@ -129,7 +129,7 @@ class Surrounded(Recurrence):
         return self._behind(params, found, own, gate)
 
     def advance(self, params: Params, query: Any, key: Any, value: Any, before: Any, mask: Mask) -> tuple[Any, Any]:
-        """Returns the causal output of the next tokens, and the states and last tokens after them."""
+        """Computes the causal output of the next tokens, and the states and last tokens after them."""
         query, gate = query if self.gate else (query, None)
         last = None
         if self.conv:
@@ -140,13 +140,12 @@ class Surrounded(Recurrence):
         return self._behind(params, out, value, gate), (after, last) if self.conv else after
 
     def _spread(self, query: jax.Array, value: jax.Array) -> jax.Array:
-        """Returns a query for each head."""
         return spread_heads(query, value.shape[-2]) if self.groups else query
 
     def _convolved(
         self, params: Params, query: jax.Array, key: Any, value: jax.Array, last: dict[str, jax.Array]
     ) -> tuple[tuple[Any, ...], dict[str, jax.Array]]:
-        """Returns convolved queries, keys with gates, and values, given the tokens before; and the last tokens."""
+        """Convolves queries, keys with gates, and values, given the tokens before; also gives the last tokens."""
         keys, gates = key
         done, after = {}, {}
         for part, x in zip(PARTS, (query, keys, value), strict=True):
@@ -161,7 +160,7 @@ class Surrounded(Recurrence):
         return (done["query"], (done["key"], gates), done["value"]), after
 
     def _behind(self, params: Params, out: jax.Array, value: jax.Array | None, gate: jax.Array | None) -> jax.Array:
-        """Returns the output of the heads after the skip and the gated norm."""
+        """Adds the skip to the heads' output, and applies the gated norm."""
         wide = precise(out)
         if self.skip:
             wide += lift(params["skip"][:, None], out.ndim) * spread_heads(value, out.shape[-2])

@@ -50,11 +50,11 @@ class Trips:
     strips: int = 1
 
     def of(self, regions: list[Region]) -> list[int]:
-        """Returns how often each region runs.
+        """Counts how often each region runs.
 
-        A region with exponentials that is a loop or has products visits pairs: all visible tiles, or, if there are two,
-        the first one those that are whole. Others with products run for each visible tile, and others that a branch may
-        skip are taken for the begin and the end of a row of tiles.
+        A region with exponentials that is a loop or has products visits pairs. If there is one, it runs for all visible
+        tiles; if there are two, the first runs for those that are whole. Others with products run for each visible
+        tile. Others that a branch may skip are taken for the beginning and the end of a row of tiles.
         """
         times = {"once": 0, "step": self.steps, "branch": self.rows, "loop": self.rows * self.strips}
         counts = [self.visible if region.slots[0] else times[region.kind] for region in regions]
@@ -79,7 +79,7 @@ def read(folder: Path) -> Iterator[tuple[str, list[Region]]]:
 
 
 def regions(schedule: str, used: str) -> list[Region]:
-    """Returns the regions of a dumped schedule, in order, with the slots of the dump beside it."""
+    """Reads the regions of a dumped schedule, in order, with the slots of the dump beside it."""
     slots = [tuple(map(int, line.split())) for line in re.findall(r"^\d+(?: \d+)+$", used, re.MULTILINE)]
     kinds = list(_kinds(schedule))
     if len(kinds) > len(slots):

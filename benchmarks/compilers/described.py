@@ -12,7 +12,7 @@ from attention import Mask, mesh
 
 
 def gradients(spec: str, implementation: str) -> Callable:
-    """Returns the gradients of a mechanism's summed output, of parameters, queries, keys and values."""
+    """Makes a function to the gradients of a mechanism's summed output: of parameters, queries, keys and values."""
 
     def loss(params, query, key, value):
         out = attention.attend(spec, params, query, key, value, mask=Mask(causal=True), implementation=implementation)
@@ -22,7 +22,7 @@ def gradients(spec: str, implementation: str) -> Callable:
 
 
 def parameters(spec: str, heads: int, width: int) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of a mechanism's parameters, for heads of a width."""
+    """Gives the shapes of a mechanism's parameters, for heads of a width."""
     params = jax.eval_shape(lambda: attention.init(spec, jax.random.key(0), heads, width))
     return {name: param.shape for name, param in params.items()}
 
@@ -31,10 +31,7 @@ def compiled(function: Callable, shapes: Any, dtype: str, device: Any) -> jax.st
     """Compiles a function for a device.
 
     Args:
-      function: What is compiled.
       shapes: The shapes of its arguments.
-      dtype: Of its arguments.
-      device: The chip.
     """
     place = SingleDeviceSharding(device)
     leaf = lambda x: isinstance(x, tuple) and all(isinstance(size, int) for size in x)  # noqa: E731

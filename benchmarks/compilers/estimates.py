@@ -21,11 +21,10 @@ WIDTH = 64
 
 
 def by_xla(name: str, device: Any) -> dict[str, Any]:
-    """Returns the cycles of one head by XLA's own estimates of what it makes of `xla` or `chunked`, both passes.
+    """Counts the cycles of one head by XLA's own estimates of what it makes of `xla` or `chunked`, both passes.
 
     Args:
       name: A mechanism and an implementation, such as `dot_product, xla`.
-      device: The chip.
     """
     spec, implementation = name.rsplit(", ", 1)
     start, cycles = time.perf_counter(), {}

@@ -68,12 +68,12 @@ class Loop:
     last: int
 
     def holds(self, other: "Loop") -> bool:
-        """Returns whether the other loop is within this one."""
+        """Tells whether the other loop is within this one."""
         return self != other and self.first <= other.first and other.last <= self.last
 
 
 def instructions(text: str) -> tuple[list[str], list[Loop]]:
-    """Returns the instructions of `nvdisasm -c`, and the loops: branches to an earlier label."""
+    """Reads the instructions of `nvdisasm -c`, and the loops: branches to an earlier label."""
     found: list[str] = []
     labels: dict[str, int] = {}
     for line in text.splitlines():
@@ -86,9 +86,9 @@ def instructions(text: str) -> tuple[list[str], list[Loop]]:
 
 
 def of_tile(text: str, trips: int) -> tuple[dict[str, float], float]:
-    """Returns the instructions by kind of one tile of pairs, and the cycles of its matrix products.
+    """Counts the instructions of one tile of pairs by kind, and the cycles of its matrix products.
 
-    The tile's loop is the least that has exponentials and matrix products. Loops with floats in it visit units.
+    The tile's loop is the smallest that has exponentials and matrix products. Loops with floats in it visit units.
 
     Args:
       text: The disassembled kernel.
@@ -117,14 +117,14 @@ def of_tile(text: str, trips: int) -> tuple[dict[str, float], float]:
 
 
 def occupancy(registers: int, shared: int, warps: int) -> int:
-    """Returns how many blocks an SM holds, of so many warps, registers a thread and bytes of shared memory."""
+    """Counts the blocks that an SM holds, of so many warps, registers a thread and bytes of shared memory."""
     a_warp = -(-registers * WARP // 256) * 256  # registers are given to warps in units of 256
     limits = (REGISTERS // a_warp // warps, SHARED // (shared + 1024), THREADS // (WARP * warps), SLOTS)
     return min(limits)
 
 
 def least(kernel: dict[str, Any]) -> dict[str, float]:
-    """Returns the cycles of an SM for each pair that every unit needs, for the pairs of a tile."""
+    """Counts an SM's cycles for each pair that every unit needs, for the pairs of a tile."""
     counts = kernel["instructions"] | {"all": sum(kernel["instructions"].values())}
     cycles = {kind: WARPS * counts.get(kind, 0) / rate for kind, rate in RATES.items()}
     return {kind: x / kernel["pairs"] for kind, x in (cycles | {"products": kernel["products"]}).items()}
@@ -151,7 +151,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 
 def found_tools() -> list[str]:
-    """Returns the paths of ptxas and nvdisasm.
+    """Finds the paths of ptxas and nvdisasm.
 
     Raises:
       UsageError: One is not installed.
@@ -175,7 +175,7 @@ class GpuCase:
 
     Attributes:
       name: Its name in tables.
-      dtype: Of its arrays.
+      dtype: The dtype of its arrays.
       function: What is compiled.
       shapes: The shapes of its arguments.
       pairs: The pairs of a tile.
@@ -210,7 +210,7 @@ def _mosaic(query, key, value):
 
 
 def compiled(case: GpuCase, folder: Path, ptxas: str, nvdisasm: str) -> dict[str, Any]:
-    """Returns what the compilers say of each kernel of a contestant, or why one refused it."""
+    """Collects what the compilers say of each kernel of a contestant, or why one refused it."""
     device, row = topology.devices("h100")[0], {"name": case.name, "dtype": case.dtype}
     began = time.process_time()
     try:
@@ -229,7 +229,7 @@ def compiled(case: GpuCase, folder: Path, ptxas: str, nvdisasm: str) -> dict[str
 
 
 def of_kernel(file: Path, case: GpuCase, ptxas: str, nvdisasm: str) -> dict[str, Any]:
-    """Returns registers, spills, shared memory, blocks an SM and instructions of a tile of a dumped kernel."""
+    """Reads registers, spills, shared memory, blocks an SM and a tile's instructions from a dumped kernel."""
     text, binary = file.read_text(), file.with_suffix(".cubin")
     file.write_text(re.sub(r"(?m)^\.version .*$", f".version {PTX[topology.cuda()]}", text))
     said = _output(ptxas, "-arch=sm_90a", "-v", str(file), "-o", str(binary))
@@ -257,7 +257,7 @@ def _output(*command: str) -> str:
 
 
 def table(result: dict[str, Any]) -> str:
-    """Returns a row for each kernel; what was refused is left out."""
+    """Writes a row for each kernel; what was refused is left out."""
     lines = []
     for row in result["rows"]:
         for kernel in row.get("kernels", ()):

@@ -60,7 +60,7 @@ class Contestant:
 
 
 def causal(tokens: int, rows: int, across: int, turned: bool = False, together: int = 0) -> bundles.Trips:
-    """Returns how often regions run for one head, with a causal mask and tiles of `rows` and `across` tokens."""
+    """Counts how often regions run for one head, with a causal mask and tiles of `rows` and `across` tokens."""
     rows, across = min(rows, tokens), min(across, tokens)
     queries, keys = (across, rows) if turned else (rows, across)
     tiles = [(i * queries, j * keys) for i in range(tokens // queries) for j in range(tokens // keys)]
@@ -71,7 +71,7 @@ def causal(tokens: int, rows: int, across: int, turned: bool = False, together: 
 
 
 def ours(spec: str) -> Contestant:
-    """Returns a mechanism with both passes of the Pallas kernels."""
+    """Makes a contestant of a mechanism with both passes of the Pallas kernels."""
 
     def trips(kernel, tokens):
         network, turned = Network(NETWORKS[spec], (True,), "relu"), "backward" in kernel
@@ -106,7 +106,7 @@ def opponents() -> Iterator[Contestant]:
 
 
 def product(size: int) -> Contestant:
-    """Returns the matrix product of JAX's page on Pallas, to check the method by its published time."""
+    """Makes a contestant of the matrix product on JAX's page on Pallas, whose published time checks the method."""
     rows, depth, across = MATRIX
 
     def matmul_kernel(x, y, out, total):
@@ -153,7 +153,7 @@ def contestants() -> Iterator[Contestant]:
 
 
 def compiled(contestant: Contestant, device: Any, folder: Path) -> dict[str, Any]:
-    """Returns the regions of its kernels and the bundles of one head for each number of tokens."""
+    """Compiles a contestant, and gives its kernels' regions and the bundles of one head for each number of tokens."""
     start = time.perf_counter()
     described.compiled(contestant.function, contestant.shapes, "bfloat16", device)
     kernels = []

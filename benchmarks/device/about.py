@@ -48,7 +48,7 @@ def of_jax() -> dict[str, Any]:
 
 
 def of_torch() -> dict[str, Any]:
-    """Sets PyTorch up as JAX is, with TF32 for float32, and returns its device; '' where PyTorch is missing."""
+    """Sets PyTorch up like JAX, with TF32 for float32, and gives its device; '' where PyTorch is missing."""
     try:
         import torch
     except ImportError:
@@ -63,7 +63,7 @@ DEVICES: dict[str, Callable[[], dict[str, Any]]] = {"jax": of_jax, "torch": of_t
 
 
 def answers(stack: str) -> bool:
-    """Says whether a device still computes: after an illegal address it fails in every later call of the process."""
+    """Tells whether a device still computes: after an illegal address it fails in every later call of the process."""
     try:
         if stack == "jax":
             import jax

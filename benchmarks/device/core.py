@@ -61,7 +61,7 @@ def item_name(group: str, shape: Shape, what: str, contestant: str) -> str:
 
 
 def shapes(tiny: bool) -> Iterator[tuple[Shape, str]]:
-    """Yields shapes and passes, those that tell most first; float32 last."""
+    """Yields shapes and passes, the most telling first and float32 last."""
     if tiny:
         yield from ((Shape(2, 16, 2, 8, "bfloat16", True), what) for what in PASSES)
         return
@@ -71,7 +71,7 @@ def shapes(tiny: bool) -> Iterator[tuple[Shape, str]]:
 
 
 def contestants(shape: Shape) -> Iterator[tuple[str, Callable[[Shape], Core]]]:
-    """Yields the names of the contestants for a shape, and what makes them."""
+    """Yields the names of the contestants for a shape, and what prepares them."""
     wide, half = shape.width == HEADS[1][1], shape.dtype == "bfloat16"
     if half:
         yield JAX_NN, functools.partial(_other, JAX_NN, _jax_nn)
@@ -104,7 +104,7 @@ def _tokamax() -> Callable:
 
 
 def prepare_jax(build: Callable[[Shape], Core], shape: Shape, what: str, name: str) -> Callable[[], Row]:
-    """Compiles a contestant; what it returns measures it."""
+    """Compiles a contestant, and gives a function that measures it."""
     core = build(shape)
     size = jax.ShapeDtypeStruct((shape.batch, shape.length, shape.heads, shape.width), shape.dtype)
     compiled = jax.jit(passes(core, what)).lower(core.weights, *[size] * 4).compile()
@@ -163,7 +163,7 @@ def made_by(name: str) -> Row:
 
 
 def roof(dtype: str, tiny: bool) -> Callable[[], Row]:
-    """Compiles a large product and a large copy; what it returns measures operations and bytes a second."""
+    """Compiles a large product and a large copy, and gives a function that measures operations and bytes a second."""
     side, length = (256, 2**16) if tiny else (8192, 2**28)
     matrix, vector = jax.ShapeDtypeStruct((side, side), dtype), jax.ShapeDtypeStruct((length,), dtype)
     product = jax.jit(lambda x, y: x @ y).lower(matrix, matrix).compile()
@@ -180,7 +180,7 @@ def roof(dtype: str, tiny: bool) -> Callable[[], Row]:
 
 
 def method(tiny: bool) -> Callable[[], Row]:
-    """Compiles a product that is measured in both ways, by the profiler and by the slope over chains of calls."""
+    """Compiles a product, and gives a function that measures it by the profiler and by the slope over chains."""
     side = 256 if tiny else 8192
     matrix = jax.ShapeDtypeStruct((side, side), "bfloat16")
     product = jax.jit(lambda x, y: x @ y / side**0.5).lower(matrix, matrix).compile()
@@ -194,6 +194,6 @@ def method(tiny: bool) -> Callable[[], Row]:
 
 
 def in_both_ways(by_profiler: Row, by_slope: float) -> Row:
-    """Compares two ways of measuring in a row."""
+    """Adds the slope's seconds to a row of the profiler's, and the ratio of both."""
     ratio = by_profiler["seconds"] / by_slope
     return by_profiler | {"slope": by_slope, "ratio": ratio}

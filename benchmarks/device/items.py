@@ -25,7 +25,7 @@ class Item(NamedTuple):
       name: Its name in results, the same in each call.
       group: One of `GROUPS`.
       stack: The library that holds the device while it is measured, `jax` or `torch`.
-      prepare: Compiles; returns what measures, which returns the row.
+      prepare: Compiles it, and gives a function that measures it and gives the row.
     """
 
     name: str

@@ -54,7 +54,7 @@ def items(tiny: bool) -> list[Item]:
 
 
 def prepare_loop(batch: int, tiny: bool) -> Callable[[], Row]:
-    """Opens the training once, so that its programs are compiled and kept; what it returns opens it again."""
+    """Opens the training once, so that its programs are compiled and kept, and gives a function that opens it again."""
     with tempfile.TemporaryDirectory() as folder, silent_training(looped(Path(folder), batch, tiny)):
         pass
     steps, traced, rounds = (4, 4, 2) if tiny else (100, 20, 3)
@@ -101,7 +101,7 @@ class Running(NamedTuple):
 
 
 def work_and_waits(training: SilentTraining, steps: int) -> Row:
-    """Traces steps of a loop twice: what the device does, and what the host does while it does nothing.
+    """Traces steps of a loop twice: what the device does, and what the host does while the device is idle.
 
     On a CPU, whose traces have no kernels, there is nothing to say.
     """
@@ -157,7 +157,7 @@ def waits(kernels: Sequence[tuple[str, Event]], thread: Iterable[Running], steps
 
 
 def in_gaps(kernels: Sequence[Event]) -> Callable[[float], float]:
-    """Makes a function of a time: the nanoseconds before it, after the first kernel's start, in which none ran."""
+    """Makes a function that counts the nanoseconds before a time, after the first kernel's start, in which none ran."""
     ordered = sorted(kernels)
     times, sums, end = [0.0], [0.0], ordered[0][0]
     for start, duration in ordered:
@@ -169,7 +169,7 @@ def in_gaps(kernels: Sequence[Event]) -> Callable[[float], float]:
 
 
 def launching(trace: Any) -> list[Any]:
-    """Finds the events of the host's thread that has the mark, without calls that say nothing."""
+    """Finds the events of the host's thread that has the mark, without calls that tell nothing."""
     lines = (line for plane in trace.planes if plane.name.startswith("/host:") for line in plane.lines)
     threads = (list(line.events) for line in lines)
     found = next((events for events in threads if any(event.name == MARK for event in events)), [])
@@ -199,7 +199,7 @@ def running(events: Sequence[Any]) -> Iterator[Running]:
 
 
 def prepare_decoding(batch: int, tiny: bool) -> Callable[[], Row]:
-    """Decodes once, which compiles; what it returns decodes again."""
+    """Decodes once, which compiles, and gives a function that decodes again."""
     model, params = drawn_llama(tiny)
     params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
     decode = llama.ours(model, params)
@@ -209,7 +209,7 @@ def prepare_decoding(batch: int, tiny: bool) -> Callable[[], Row]:
 
 
 def prepare_transformers(name: str, batch: int, tiny: bool) -> Callable[[], Row]:
-    """Writes the model for transformers; what it returns loads it, decodes twice, which compiles, and again.
+    """Writes the model for transformers, and gives a function that loads it, decodes twice, which compiles, and again.
 
     All of that is in one thread, since PyTorch's CUDA graphs belong to the thread that makes them.
     """
@@ -242,7 +242,7 @@ def drawn_llama(tiny: bool) -> tuple[GPT, dict]:
 
 
 def asked(model: GPT, batch: int, tiny: bool) -> tuple[np.ndarray, int]:
-    """Draws prompts, and says how many tokens are to follow them."""
+    """Draws prompts, and says how many tokens follow them."""
     prompt, tokens = (3, 5) if tiny else (16, 128)
     return llama.tokens_of(model, batch, prompt), tokens
 

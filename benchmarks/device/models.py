@@ -107,14 +107,14 @@ def items(tiny: bool) -> list[Item]:
 
 
 def _item(what: str, stack: str, variant: str, prepare: Callable, given: tuple[Any, int, bool]) -> Item:
-    """Names an item; `prepare` takes the variant, which is a mechanism or a way of PyTorch's, and what is given."""
+    """Makes an item; `prepare` takes the variant, which is a mechanism or one of PyTorch's ways, and what is given."""
     model, batch, _ = given
     name = f"models, {what}, {getattr(model, 'name', model)}, {variant}, batch {batch}"
     return Item(name, "models", stack, functools.partial(prepare, variant, *given))
 
 
 def prepare_step(spec: str, model: Trained, batch: int, tiny: bool) -> Callable[[], Row]:
-    """Compiles a step and what initialises its state; what it returns takes steps."""
+    """Compiles a step and what initialises its state, and gives a function that takes steps."""
     dry = DryRun.of(model.config(spec, batch, tiny), jax.devices()[:1])
     setup = dry.setup
     with feeds.HostFeed(setup.replicas, setup.task.sources["train"]) as feed, jax.set_mesh(setup.replicas.mesh):
@@ -139,7 +139,7 @@ def prepare_step(spec: str, model: Trained, batch: int, tiny: bool) -> Callable[
 
 
 def prepare_torch(stack: str, model: Trained, batch: int, tiny: bool) -> Callable[[], Row]:
-    """Takes the first steps of a twin in PyTorch, which compile; what it returns takes more of them."""
+    """Takes the first steps of a twin in PyTorch, which compile, and gives a function that takes more of them."""
     for package in ("torch", model.package):
         need(package, f"{model.name} in {stack}")
     import torch
@@ -167,7 +167,7 @@ def _twins_step(model: Trained, dry: DryRun, device: str, compiled: bool) -> Cal
 
 
 def _allocated(take: Callable[[], Any], before: int) -> Row:
-    """Takes two steps, the first of which compiles; returns the most bytes of the second beyond those of before."""
+    """Takes two steps, the first of which compiles; gives the most bytes that the second adds to those before it."""
     take()
     peers.held()
     take()
@@ -175,7 +175,7 @@ def _allocated(take: Callable[[], Any], before: int) -> Row:
 
 
 def prepare_forward(spec: str, name: str, batch: int, tiny: bool) -> Callable[[], Row]:
-    """Compiles a forward pass; what it returns measures it."""
+    """Compiles a forward pass, and gives a function that measures it."""
     toy = SMALL | {"model.patch": "8"} if tiny else {}
     config = loading.resolve(f"configs/{name}.py:{spec}", {"train.precision": "bfloat16"} | toy)[0]
     network, images = FORWARD[name](config, batch)
@@ -207,7 +207,7 @@ def drawn(dry: DryRun) -> dict[str, np.ndarray]:
 
 
 def of_calls(call: timing.Call, stack: str, units: int) -> Row:
-    """Measures a call by the device's work, and calls one after the other, which end with waiting, by the clock."""
+    """Measures a call by the device's work, and by the clock calls one after the other that end with waiting."""
     row = timing.measured(call, stack)
     number = max(timing.AT_LEAST, min(MOST, round(WHILE / row["seconds"])))
     started = time.perf_counter()

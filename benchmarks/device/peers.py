@@ -103,7 +103,7 @@ def need_torch(name: str) -> None:
 
 
 def prepare_torch(peer: Peer, shape: Shape, what: str) -> Callable[[], Row]:
-    """Makes what measures a contestant; PyTorch compiles at the first call."""
+    """Makes a function that measures a contestant; PyTorch compiles at its first call."""
 
     def measured() -> Row:
         need_torch(peer.name)
@@ -147,7 +147,7 @@ def held() -> int:
 
 
 def allocated(before: int) -> Row:
-    """Reads the peak of the bytes that PyTorch has held since, beyond those of before; nothing on a CPU."""
+    """Reads the peak of the bytes that PyTorch has held since `held`, beyond those of before; nothing on a CPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -157,7 +157,7 @@ def allocated(before: int) -> Row:
 
 
 def method(tiny: bool) -> Callable[[], Row]:
-    """Makes what measures a product in both ways, by the profiler and by the slope over chains of calls."""
+    """Makes a function that measures a product by the profiler and by the slope over chains of calls."""
 
     def measured() -> Row:
         need_torch(PRODUCT)

@@ -76,7 +76,7 @@ def _kind(name: str, row: Row) -> tuple[Any, ...]:
 
 
 def _is_base(row: Row) -> bool:
-    """Says whether others are compared with a row: the bench's own, with dot product where there is a choice."""
+    """Tells whether others are compared with a row: the bench's own, with dot product where there is a choice."""
     return row["by"] == BENCH and row.get("attention", "dot_product").startswith("dot_product")
 
 
@@ -176,7 +176,7 @@ def marks(rows: Iterable[Row]) -> str:
 
 
 def is_stale(row: Row) -> bool:
-    """Says whether a row is of an earlier version of our kernel."""
+    """Tells whether a row is of an earlier version of our kernel."""
     return "digest" in row and row["digest"] != about.digest(row["made_by"])
 
 

@@ -62,7 +62,7 @@ class Check:
     Attributes:
       spec: A spec string.
       implementation: What computes it.
-      dtype: Of queries, keys and values.
+      dtype: The dtype of queries, keys and values.
       length: T, of queries and keys.
       mask: One of `MASKS`.
       grouped: Whether two query heads share a key head.
@@ -157,14 +157,14 @@ def _choices(spec: str, implementation: str, dtype: str, tiny: bool) -> Iterator
 
 
 def _newest(choices: list[Check], tried: collections.Counter[Any]) -> Check:
-    """Takes the call whose pairs of factors its kind of implementation was tried with least, and counts them."""
+    """Takes the call with the pairs of factors that this kind of implementation has met least, and counts them."""
     best = max(choices, key=lambda check: sum(0.1 ** tried[pair] for pair in pairs(check)))
     tried.update(pairs(best))
     return best
 
 
 def pairs(check: Check) -> list[Any]:
-    """Lists what a check covers: two factors at a time, of one kind of implementation."""
+    """Lists what a check covers: two factors at a time, for one kind of implementation."""
     factors = (check.dtype, check.length, check.mask, f"grouped {check.grouped}", f"dropped {check.dropped}")
     return [(check.kind, *pair) for pair in itertools.combinations(factors, 2)]
 
@@ -176,7 +176,7 @@ def items(tiny: bool) -> list[Item]:
 
 
 def prepare(check: Check, oracle: "Oracle") -> Callable[[], Row]:
-    """Compiles a check; what it returns runs it and compares it with the definition."""
+    """Compiles a check, and gives a function that runs it and compares it with the definition."""
     given = arguments(check)
     lowered = jax.jit(program(check, check.implementation, check.dtype)).lower(*given)
     oracle.ask(check)  # not where the call is refused
@@ -231,7 +231,7 @@ def _mask(check: Check, draw: np.random.Generator) -> attention.Mask:
 
 
 def program(check: Check, implementation: str, dtype: str) -> Callable[..., Any]:
-    """Makes the function of `arguments` that gives the output and the gradients of its weighed sum."""
+    """Makes the function of `arguments` that gives the output and the gradients of its weighted sum."""
     mechanism = check.mechanism
     score = mechanism.score
     options = {"implementation": implementation}
@@ -288,7 +288,7 @@ def size(x: np.ndarray) -> float:
 
 
 def is_wrong(row: Row) -> bool:
-    """Says whether a row's error is beyond its limit, or no number."""
+    """Tells whether a row's error is beyond its limit, or no number."""
     return "error" in row and (row["error"] is None or row["error"] > row["limit"])
 
 
@@ -300,12 +300,12 @@ class Oracle:
 
     @functools.cached_property
     def folder(self) -> Path:
-        """Makes the folder of the arrays."""
+        """The folder of the arrays, which is made at first use."""
         return Path(tempfile.mkdtemp(prefix="oracle-"))
 
     @functools.cached_property
     def process(self) -> subprocess.Popen:
-        """Starts the process."""
+        """The process, which is started at first use."""
         plain = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
         plain |= {} if self.tiny else {"JAX_ENABLE_COMPILATION_CACHE": "0"}  # which is for the device's programs
         command = [sys.executable, "-m", "benchmarks.device.oracle", str(self.folder), *["--tiny"] * self.tiny]

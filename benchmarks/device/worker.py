@@ -64,7 +64,7 @@ def _raising(error: Exception) -> Any:
 
 
 def outcome(measure: Any) -> Row:
-    """Measures, and turns errors into rows: `skipped`, `refused` where it is not supported, else `failed`."""
+    """Measures an item, and turns errors into rows: `skipped`, `refused` where it is not supported, else `failed`."""
     try:
         return measure()
     except Skipped as reason:

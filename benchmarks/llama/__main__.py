@@ -97,17 +97,17 @@ def decodings(model: GPT, params: dict, theirs: str, flags: argparse.Namespace) 
 
 
 def twins() -> Any:
-    """Returns the module that has the opponents, which needs PyTorch."""
+    """Imports the opponents' module, which needs PyTorch."""
     return importlib.import_module("benchmarks.peers.llama_torch")
 
 
 def tokens_of(model: GPT, batch: int, length: int) -> np.ndarray:
-    """Returns random tokens `(batch, length)`."""
+    """Draws random tokens `(batch, length)`."""
     return np.random.default_rng(0).integers(0, model.vocabulary, (batch, length))
 
 
 def ours(model: GPT, params: dict) -> Decode:
-    """Returns our greedy decoding, from prompts `(B, T)` and a number of tokens to that many new ones."""
+    """Makes our greedy decoding, from prompts `(B, T)` and a number of tokens to that many new ones."""
 
     def decode(prompts: np.ndarray, tokens: int) -> np.ndarray:
         rows = generate(model, params, list(prompts), tokens, Sampling(temperature=0), jax.random.key(0))
@@ -117,7 +117,7 @@ def ours(model: GPT, params: dict) -> Decode:
 
 
 def ratios(times: measure.Times) -> dict[str, measure.Ratio]:
-    """Returns how many times as long as ours each opponent takes."""
+    """Compares each opponent's time with ours, as a multiple of it."""
     return {name: measure.ratio(times, name, "bench") for name in times if name != "bench"}
 
 
@@ -142,7 +142,7 @@ def training(config: Config, model: GPT, params: dict, theirs: str, flags: argpa
 
 
 def step_here(config: Config, model: GPT, params: dict) -> Step:
-    """Returns our training step, from tokens and the next tokens, both (B, T), to the mean loss."""
+    """Makes our training step, from tokens and the next tokens, both (B, T), to the mean loss."""
 
     def loss(params: dict, batch: tuple, key: jax.Array | None) -> dict[str, jax.Array]:
         read, targets = batch
@@ -155,7 +155,7 @@ def step_here(config: Config, model: GPT, params: dict) -> Step:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Returns the speed of decoding, a row for each batch."""
+    """Writes the speed of decoding, a row for each batch."""
     names = list(rows[0]["tokens_per_second"])
     faster = (f"× {name}" for name in names[1:])
     titles = ("batch", *(f"{name}, tokens/s" for name in names), *faster, "ms a step", "weights GB/s")
@@ -170,7 +170,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def training_table(result: dict[str, Any]) -> str:
-    """Returns the speed of training steps, a row for each contestant."""
+    """Writes the speed of training steps, a row for each contestant."""
     rows = (
         (name, f"{speed:,.0f}", measure.spread(result["times_faster"].get(name)))
         for name, speed in result["tokens_per_second"].items()

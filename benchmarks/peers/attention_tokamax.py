@@ -16,6 +16,6 @@ import tokamax  # noqa: E402
 
 
 def causal(weights: Any, query: jax.Array, key: jax.Array, value: jax.Array, source: Any) -> jax.Array:
-    """Computes causal attention, `(B, T, N, H)` as all arrays."""
+    """Computes causal attention; all arrays are `(B, T, N, H)`."""
     implementation = "xla" if jax.default_backend() == "cpu" else "mosaic"
     return tokamax.dot_product_attention(query, key, value, is_causal=True, implementation=implementation)

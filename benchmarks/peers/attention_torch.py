@@ -13,12 +13,10 @@ VERSION = torch.__version__.split("+")[0]
 
 
 def program(query: Any, key: Any, value: Any, weigh: Any, causal: bool, backward: bool) -> Callable[[], Any]:
-    """Returns a call of `scaled_dot_product_attention`, or of the gradients of its sum weighted by `weigh`.
+    """Makes a call of `scaled_dot_product_attention`, or of the gradients of its sum weighted by `weigh`.
 
     Args:
       query: `(B, T, N, H)`, as all four arrays; PyTorch computes with `(B, N, T, H)`, to which they are copied here.
-      key: Keys.
-      value: Values.
       weigh: What the output is multiplied by.
       causal: Whether later keys are masked.
       backward: Whether to return the gradients of query, key and value.

@@ -28,7 +28,7 @@ class TorchGPT(nn.Module):
         self.head = None if config.tied_output else linear(params["head"])
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Returns logits of the next token (batch, tokens, vocabulary)."""
+        """Computes the next token's logits (batch, tokens, vocabulary)."""
         x = self.dropout(self.positions(self.tokens(tokens) * self.scale))
         rotation = None if self.cos is None else (self.cos, self.sin)
         for block in self.blocks:
@@ -38,7 +38,7 @@ class TorchGPT(nn.Module):
 
 
 def _rotation(config: GPTConfig, length: int) -> tuple[Tensor | None, Tensor | None]:
-    """Returns the cosines and sines that rotate queries and keys, which are those that 1 becomes when it is turned."""
+    """Computes the cosines and sines that rotate queries and keys: what 1 becomes when it is turned."""
     if not config.rotaries[0]:
         return None, None
     half = config.width // config.heads // 2
@@ -48,12 +48,12 @@ def _rotation(config: GPTConfig, length: int) -> tuple[Tensor | None, Tensor | N
 
 
 def twin(params: Params, model: GPT) -> nn.Module:
-    """Returns the twin of a model, in training; it starts from `params`, a nested dict of arrays."""
+    """Makes a model's twin, in training mode; it starts from `params`, a nested dict of arrays."""
     return TorchGPT(params, model.config, model.length).train()
 
 
 def make_step(
     params: Params, model: GPT, learning_rate: float, weight_decay: float, compiled: bool = False
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Returns a training step of the twin: a function from tokens and the next tokens, both (B, T), to the loss."""
+    """Makes a training step of the twin: a function from tokens and the next tokens, both (B, T), to the loss."""
     return training_step(twin(params, model), learning_rate, weight_decay, compiled)

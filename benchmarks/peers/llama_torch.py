@@ -22,29 +22,29 @@ class TorchLlama(nn.Module):
         self.model = load(folder)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Returns logits (B, T, vocabulary) from tokens (B, T)."""
+        """Computes logits (B, T, vocabulary) from tokens (B, T)."""
         return self.model(tokens, use_cache=False).logits
 
 
 def load(folder: str, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
-    """Returns a model with PyTorch's fused attention."""
+    """Loads a model with PyTorch's fused attention."""
     return LlamaForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
 
 
 def twin(params: Params, model: GPT) -> nn.Module:
-    """Returns the twin of a model, in training; it starts from `params`, which a folder takes there."""
+    """Makes a model's twin, in training mode; it starts from `params`, which reach it through a folder."""
     with tempfile.TemporaryDirectory() as folder:
         pretrained.export(f"{folder}/llama", model.config, params, length=model.length)
         return TorchLlama(f"{folder}/llama").train()
 
 
 def make_decoding(folder: str, compiled: bool) -> Callable[[np.ndarray, int], np.ndarray]:
-    """Returns greedy decoding in float32, from prompts `(B, T)` and a number of tokens to that many new ones."""
+    """Makes greedy decoding in float32, from prompts `(B, T)` and a number of tokens to that many new ones."""
     return decoding_of(load(folder), compiled)
 
 
 def decoding_of(model: LlamaForCausalLM, compiled: bool) -> Callable[[np.ndarray, int], np.ndarray]:
-    """Returns a model's greedy decoding, where the model is: from prompts `(B, T)` to new tokens `(B, tokens)`.
+    """Makes a model's greedy decoding, on the model's device: from prompts `(B, T)` to new tokens `(B, tokens)`.
 
     If it is compiled, the cache has slots of a fixed number, as `transformers` requires; else it grows.
     """
@@ -67,5 +67,5 @@ def _compiled(device: str) -> dict[str, Any]:
 
 
 def make_step(folder: str, learning_rate: float, compiled: bool) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Returns a step of AdamW: a function from tokens and the next tokens, both (B, T), to the loss."""
+    """Makes a step of AdamW: a function from tokens and the next tokens, both (B, T), to the loss."""
     return training_step(TorchLlama(folder).train(), learning_rate, weight_decay=0.0, compiled=compiled)

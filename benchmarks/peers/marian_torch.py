@@ -19,14 +19,14 @@ class TorchMarian(nn.Module):
         self.source = source
 
     def forward(self, pairs: Tensor) -> Tensor:
-        """Returns logits (B, T, vocabulary) from tokens (B, S + T)."""
+        """Computes logits (B, T, vocabulary) from tokens (B, S + T)."""
         source, target = pairs[:, : self.source], pairs[:, self.source :]
         mask = torch.ones_like(source)
         return self.model(source, attention_mask=mask, decoder_input_ids=target, use_cache=False).logits
 
 
 def make_search(folder: str) -> Callable[[np.ndarray, int, int], np.ndarray]:
-    """Returns a function from sources `(B, S)`, beams and a number of tokens to targets of exactly that length."""
+    """Makes a function from sources `(B, S)`, beams and a number of tokens to targets of exactly that length."""
     model = MarianMTModel.from_pretrained(folder).eval()
 
     def search(source: np.ndarray, beams: int, tokens: int) -> np.ndarray:
@@ -45,5 +45,5 @@ def make_search(folder: str) -> Callable[[np.ndarray, int, int], np.ndarray]:
 
 
 def make_step(folder: str, source: int, learning_rate: float) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Returns a step of AdamW: from sources beside targets, and the targets' next tokens, to the loss."""
+    """Makes a step of AdamW: from sources beside targets, and the targets' next tokens, to the loss."""
     return training_step(TorchMarian(folder, source).train(), learning_rate, weight_decay=0.0, compiled=False)

@@ -16,12 +16,12 @@ ACTIVATIONS = {"gelu": functional.gelu, "relu": functional.relu}
 
 
 def tensor(array: np.ndarray) -> nn.Parameter:
-    """Returns a parameter in float32."""
+    """Makes a parameter in float32."""
     return nn.Parameter(torch.tensor(np.asarray(array, np.float32)))
 
 
 def linear(params: Params) -> nn.Linear:
-    """Returns a linear layer from a kernel (inputs, outputs) and its bias, if there is one."""
+    """Makes a linear layer from a kernel (inputs, outputs) and its bias, if there is one."""
     layer = nn.utils.skip_init(nn.Linear, *params["kernel"].shape, bias="bias" in params)
     layer.weight = tensor(params["kernel"].T)
     if "bias" in params:
@@ -30,7 +30,7 @@ def linear(params: Params) -> nn.Linear:
 
 
 def norm(params: Params, epsilon: float) -> nn.LayerNorm:
-    """Returns a LayerNorm from its scale and bias."""
+    """Makes a LayerNorm from its scale and bias."""
     layer = nn.LayerNorm(params["scale"].shape, eps=epsilon)
     layer.weight, layer.bias = tensor(params["scale"]), tensor(params["bias"])
     return layer
@@ -53,7 +53,7 @@ class TorchBlock(nn.Module):
         self.activation, self.pre_norm, self.causal = ACTIVATIONS[config.activation], config.norm == "pre", causal
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """Returns the block's output; x is (batch, tokens, width), rotation the cosines and sines of rotary."""
+        """Computes the block's output; x is (batch, tokens, width), rotation the cosines and sines of rotary."""
         if self.pre_norm:
             x = x + self._attention(self.norm_attention(x), rotation)
             return x + self._mlp(self.norm_mlp(x))
@@ -88,20 +88,20 @@ class TorchPositions(nn.Module):
         self.register_buffer("fixed", table, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns embeddings (batch, tokens, width) with their positions."""
+        """Adds their positions to the embeddings (batch, tokens, width)."""
         table = self.fixed if self.learned is None else self.learned
         return x if table is None else x + table
 
 
 def cross_entropy(model: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns the mean cross-entropy of a model's logits as a function of inputs and labels."""
+    """Makes a function from inputs and labels to the mean cross-entropy of a model's logits."""
     return lambda inputs, labels: functional.cross_entropy(model(inputs).flatten(0, -2), labels.flatten())
 
 
 def step_of(
     loss: Callable[[Tensor, Tensor], Tensor], model: nn.Module, learning_rate: float, weight_decay: float
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns a training step with fused AdamW: from inputs and labels to their loss, for which it does not wait."""
+    """Makes a training step with fused AdamW, from inputs and labels to their loss, for which it does not wait."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True)
 
     def step(inputs: Tensor, labels: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def step_of(
 def training_step(
     model: nn.Module, learning_rate: float, weight_decay: float, compiled: bool
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Returns a training step in float32: a function from inputs and labels to the mean cross-entropy."""
+    """Makes a training step in float32: a function from inputs and labels to the mean cross-entropy."""
     loss = cross_entropy(torch.compile(model) if compiled else model)
     step = step_of(loss, model, learning_rate, weight_decay)
     return lambda inputs, labels: step(torch.from_numpy(inputs), torch.as_tensor(labels, dtype=torch.int64)).item()
@@ -126,7 +126,7 @@ def training_step(
 def step_in_bfloat16(
     model: nn.Module, learning_rate: float, weight_decay: float, compiled: bool
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns a training step by autocast to bfloat16, of float32 parameters; inputs and labels are on their device.
+    """Makes a training step by autocast to bfloat16, of float32 parameters; inputs and labels are on their device.
 
     What is compiled is the model with its loss, so that the logits need not be written in float32.
     """

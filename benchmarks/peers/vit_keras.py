@@ -36,7 +36,7 @@ class KerasTokens(layers.Layer):
         self.positions = self.add_weight(shape=(1, shape[1] + 1, shape[-1]), name="positions")
 
     def call(self, x: Any) -> Any:
-        """Returns the tokens, (batch, 1 + patches, width)."""
+        """Computes the tokens, (batch, 1 + patches, width)."""
         first = ops.broadcast_to(self.class_token, (ops.shape(x)[0], 1, x.shape[-1]))
         return ops.concatenate([first, x], axis=1) + self.positions
 
@@ -66,7 +66,7 @@ def _gelu(x: Any) -> Any:
 
 
 def _model(size: tuple[int, ...], config: ViTConfig, classes: int) -> keras.Model:
-    """Returns the model; its layers are named as in the parameters, with dots."""
+    """Builds the model; its layers are named as in the parameters, with dots."""
     images = keras.Input(size)
     x = KerasTokens(name="tokens")(layers.Dense(config.width, name="embed")(_patches(images, config.patch)))
     for layer in range(config.depth):
@@ -88,7 +88,7 @@ def _set_weights(model: keras.Model, params: Params) -> None:
 def make_step(
     params: Params, model: ViT, learning_rate: float, weight_decay: float
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Returns a training step in Keras: a function from images (B, 32, 32, 3) and labels (B,) to the loss.
+    """Makes a training step in Keras: a function from images (B, 32, 32, 3) and labels (B,) to the loss.
 
     The model is the twin of `model` and starts from `params`, a nested dict of arrays.
     """

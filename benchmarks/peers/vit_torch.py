@@ -24,7 +24,7 @@ class TorchViT(nn.Module):
         self.norm, self.head = norm(params["norm"], config.norm_epsilon), linear(params["head"])
 
     def forward(self, images: Tensor) -> Tensor:
-        """Returns logits of images (batch, rows, columns, channels)."""
+        """Computes logits of images (batch, rows, columns, channels)."""
         b, rows, columns, c = images.shape
         x = images.view(b, rows // self.patch, self.patch, columns // self.patch, self.patch, c)
         x = self.embed(x.transpose(2, 3).reshape(b, -1, self.patch**2 * c))
@@ -33,12 +33,12 @@ class TorchViT(nn.Module):
 
 
 def twin(params: Params, model: ViT) -> nn.Module:
-    """Returns the twin of a model, in training; it starts from `params`, a nested dict of arrays."""
+    """Makes a model's twin, in training mode; it starts from `params`, a nested dict of arrays."""
     return TorchViT(params, model.config, model.length).train()
 
 
 def make_step(
     params: Params, model: ViT, learning_rate: float, weight_decay: float, compiled: bool = False
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Returns a training step of the twin: from images (B, rows, columns, channels) and labels (B,) to the loss."""
+    """Makes a training step of the twin: from images (B, rows, columns, channels) and labels (B,) to the loss."""
     return training_step(twin(params, model), learning_rate, weight_decay, compiled)

@@ -23,7 +23,6 @@ def output_and_weights(
 
     Args:
       model: Any model, unbound.
-      params: Its parameters.
       *inputs: Its inputs, without `train`.
 
     Raises:

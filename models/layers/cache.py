@@ -55,7 +55,7 @@ class Cache:
         return slots, dataclasses.replace(self, **{name: slots})
 
     def advance(self, tokens: int) -> Cache:
-        """Adds to the length."""
+        """Adds new tokens to the length."""
         return dataclasses.replace(self, length=self.length + tokens)
 
 

@@ -38,7 +38,7 @@ def _angles(length: int, width: int, first: int | jax.Array) -> Float[Array, "L 
 
 
 def after_padding(tokens: Int[Array, "B L"], padding: int) -> Int[Array, "B L"]:
-    """Counts real tokens from padding + 1 on, wherever padding is, whose position is its id `padding`.
+    """Numbers real tokens from padding + 1 on, wherever padding is; the position of padding is its id `padding`.
 
     This is Fairseq's `make_positions`, with which RoBERTa's published weights were trained.
     """

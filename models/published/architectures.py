@@ -101,7 +101,7 @@ class Architecture:
     new_head: bool = False
 
     def array(self, path: str) -> str:
-        """Returns the checkpoint's name of one of our parameters, or '' if such models do not have it."""
+        """Names one of our parameters as the checkpoint does; '' if such models do not have it."""
         modules, prefix = self.modules, ""
         block = re.fullmatch(r"(\w+?)_(\d+)/(.+)", path)
         if block and block[1] in self.blocks:
@@ -114,7 +114,7 @@ class Architecture:
         return f"{prefix}{modules[module]}.{LEAVES[leaf]}" if module in modules else ""
 
     def cut(self, arrays: Arrays, theirs: Fields) -> Arrays:
-        """Returns a checkpoint's arrays, one for each of our parameters, given its fields."""
+        """Cuts a checkpoint's arrays into one for each of our parameters, given its fields."""
         apart = dict(self.unpack(arrays, theirs))
         for whole, parts in self.joined.items():
             for name in [name for name in apart if whole in name]:
@@ -133,5 +133,5 @@ class Architecture:
 
 
 def swapped(array: np.ndarray, *sizes: int) -> np.ndarray:
-    """Returns an array whose rows, seen as axes of these sizes, have the first two of them swapped."""
+    """Swaps the first two axes of an array's rows, seen as axes of these sizes."""
     return array.reshape(*sizes, *array.shape[1:]).swapaxes(0, 1).reshape(array.shape)

@@ -19,7 +19,7 @@ def _encoder(
     standard: dict[str, Any],
     **more: Any,
 ) -> Architecture:
-    """Returns BERT or RoBERTa, whose head has these names of itself, its dense layer and its norm."""
+    """Describes BERT or RoBERTa; `head` holds their names for the head, its dense layer and its norm."""
     whole, dense, norm = head
     return Architecture(
         title=title,

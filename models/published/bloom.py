@@ -11,7 +11,7 @@ OTHER_NAMES = {"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", 
 
 
 def complete(theirs: Fields) -> dict[str, Any]:
-    """Returns their fields by today's names, with the length of training."""
+    """Renames their fields as today's files do, and adds the length of training."""
     renamed = {name: theirs[old] for name, old in OTHER_NAMES.items() if name not in theirs and old in theirs}
     return {"seq_length": 2048, **theirs, **renamed}
 

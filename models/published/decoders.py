@@ -153,7 +153,7 @@ def heeded(theirs: Fields, family: Family) -> dict[str, Any]:
 
 
 def read(theirs: Fields, family: Family) -> dict[str, Any]:
-    """Reads our fields of a Llama or one of its descendants, beside those that are only named otherwise.
+    """Reads our fields of a Llama or one of its descendants, except those that only have another name.
 
     Raises:
       UsageError: a field has a wrong type, or says what our GPT does not have.

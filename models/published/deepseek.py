@@ -20,7 +20,7 @@ DIGITS = 9
 
 
 def read(theirs: Fields) -> dict[str, Any]:
-    """Returns our fields of a DeepSeek-V2.
+    """Translates a DeepSeek-V2's fields to ours.
 
     Raises:
       UsageError: it has experts, or values of another width than keys.
@@ -42,14 +42,14 @@ def read(theirs: Fields) -> dict[str, Any]:
 
 
 def _scale(theirs: Fields, width: int) -> float:
-    """Returns the factor of scores where YaRN changes it, 0 where it is 1/√W."""
+    """Computes the factor of scores where YaRN changes it, 0 where it is 1/√W."""
     rope = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
     gain = decoders.yarn_gain(rope.get("factor") or 1.0, rope.get("mscale_all_dim") or 0.0)
     return 0.0 if gain == 1 else float(f"{gain**2 * width**-0.5:.{DIGITS}g}")
 
 
 def write(config: GPTConfig) -> dict[str, Any]:
-    """Returns `config.json` of such a model, without what `Architecture.fields` says; `read` must give it back."""
+    """Writes `config.json` of such a model, without what `Architecture.fields` says; `read` must give it back."""
     row, rotary = config.mechanisms["attention"][0], config.rotaries[0]
     head = config.head or config.width // config.heads
     sizes = {name: getattr(row, option) or None for option, name in SIZES.items()}
@@ -99,7 +99,7 @@ def _pack(arrays: Arrays, theirs: Fields) -> Arrays:
 
 
 def _halves(rows: np.ndarray) -> np.ndarray:
-    """Returns rows `(N, R, D)` that turn in pairs (0, 1), (2, 3) as rows that turn in pairs (0, R/2), (1, R/2 + 1)."""
+    """Reorders rows `(N, R, D)` that turn in pairs (0, 1), (2, 3) so that they turn in pairs (0, R/2), (1, R/2 + 1)."""
     return np.concatenate([rows[:, ::2], rows[:, 1::2]], axis=1)
 
 

@@ -21,7 +21,7 @@ LAMBDA = re.compile(r"\.lambda_[qk]([12])$")
 
 
 def read(theirs: Fields) -> dict[str, Any]:
-    """Returns our fields, beside those that are only named otherwise."""
+    """Translates their fields to ours, except those that only have another name."""
     fields, heads = decoders.read(theirs, FAMILY), theirs["num_attention_heads"]
     groups = theirs.get("num_key_value_heads") or heads
     if heads % 2 or groups % 2:
@@ -33,7 +33,7 @@ def read(theirs: Fields) -> dict[str, Any]:
 
 
 def write(config: GPTConfig) -> dict[str, Any]:
-    """Returns the fields that `read` reads."""
+    """Writes the fields that `read` reads."""
     theirs = decoders.write(config)
     doubled = {"num_attention_heads": 2 * config.heads, "num_key_value_heads": 2 * theirs["num_key_value_heads"]}
     return theirs | doubled | {"head_dim": theirs["head_dim"] // 2}

@@ -19,7 +19,7 @@ MASKS = (".attn.bias", ".attn.masked_bias")  # of older files
 
 
 def turned(arrays: Arrays, theirs: Fields) -> Arrays:
-    """Returns arrays with their kernels turned, and without masks."""
+    """Turns the kernels among the arrays, and drops masks."""
     kept = {name: array for name, array in arrays.items() if not name.endswith(MASKS)}
     return {name: array.T if name.endswith(TURNED) else array for name, array in kept.items()}
 

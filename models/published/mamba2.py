@@ -44,13 +44,13 @@ SCORE = {
 
 
 def complete(theirs: Fields) -> Fields:
-    """Returns their fields with those that files may leave out."""
+    """Adds the fields that files may leave out."""
     unlimited = theirs.get("time_step_limit") == [0.0, float("inf")]
     return DEFAULTS | dict(theirs) | ({"time_step_limit": UNLIMITED} if unlimited else {})
 
 
 def read(theirs: Fields) -> dict[str, Any]:
-    """Returns our fields that several of theirs decide."""
+    """Translates to our fields what several of theirs decide."""
     inner, heads = theirs["expand"] * theirs["hidden_size"], theirs["num_heads"]
     if inner != heads * theirs["head_dim"]:
         raise UsageError(f"{heads} heads of {theirs['head_dim']} do not make up expand * hidden_size = {inner}.")
@@ -61,7 +61,7 @@ def read(theirs: Fields) -> dict[str, Any]:
 
 
 def write(config: GPTConfig) -> dict[str, Any]:
-    """Returns the fields that `read` reads."""
+    """Writes the fields that `read` reads."""
     head = config.head or config.width // config.heads
     score, inner = config.mechanisms["attention"][0].score, config.heads * head
     if not isinstance(score, StateSpace) or not (score.groups and score.state and score.conv) or inner % config.width:
@@ -110,7 +110,7 @@ def _sizes(theirs: Fields) -> dict[str, int]:
 
 
 def _split(array: np.ndarray, names: Sequence[str], sizes: dict[str, int]) -> dict[str, np.ndarray]:
-    """Returns the rows of each name, which are below each other."""
+    """Cuts rows that are below each other into those of each name."""
     ends = np.cumsum([sizes[name] for name in names])[:-1]
     return dict(zip(names, np.split(array, ends), strict=True))
 

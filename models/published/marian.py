@@ -10,7 +10,7 @@ PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "ou
 
 
 def generation(special: Mapping[str, int], length: int) -> dict[str, Any]:
-    """Returns `generation_config.json` for finished sentences of at most `length` tokens without padding."""
+    """Writes `generation_config.json` for finished sentences of at most `length` tokens without padding."""
     return {
         "pad_token_id": special["pad"],
         "decoder_start_token_id": special["start"],

@@ -16,7 +16,7 @@ BASES = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 1
 
 
 def read(theirs: Fields) -> dict[str, Any]:
-    """Reads our fields, beside those that are only named otherwise.
+    """Reads our fields, except those that only have another name.
 
     Raises:
       UsageError: a field has a wrong type, or layers are of other kinds.

@@ -242,7 +242,7 @@ def export(
       params: The model's parameters, without the collection's name.
       special: For Marian and T5, the ids of its tokeniser's special tokens by name: `pad`, `start` and `end`.
       length: The longest sequence, unless learned positions say it.
-      texts: Returns other files by name, such as a card, for the architecture that is written.
+      texts: Writes other files by name, such as a card, for the architecture that is written.
 
     Raises:
       UsageError: the architecture does not support the config, an id is missing, or the folder holds a model already
@@ -301,7 +301,7 @@ def check_fit(
 
 
 def _architecture_of(source: str, config: TransformerConfig) -> Architecture:
-    """Finds a checkpoint's architecture among those of a model, the first of which is taken where it does not say."""
+    """Finds a checkpoint's architecture among those of a model; takes the first where the checkpoint does not say."""
     known = architectures_of(config)
     kind = hugging_face.read_config(source).get("model_type") if len(known) > 1 else None
     return next((architecture for architecture in known if architecture.model_type == kind), known[0])
@@ -317,12 +317,10 @@ def architectures_of(config: Any) -> list[Architecture]:
 
 
 def _outputs(flat: Mapping[str, Any]) -> int:
-    """Counts tokens or classes among parameters by path."""
     return len(flat["embed/embedding"]) if "embed/embedding" in flat else flat["head/kernel"].shape[-1]
 
 
 def _positions(flat: Mapping[str, Any]) -> int:
-    """Counts learned positions among parameters by path."""
     return next((flat[path].shape[-2] for path in POSITIONS if path in flat), 0)
 
 

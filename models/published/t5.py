@@ -20,7 +20,7 @@ DEPTHS = {"encoder": "num_layers", "decoder": "num_decoder_layers"}
 
 
 def complete(theirs: Fields) -> dict[str, Any]:
-    """Returns their fields with what older and newer files leave out."""
+    """Fills in the fields that older and newer files leave out."""
     defaults = {
         "n_positions": 512,
         "relative_attention_max_distance": 128,
@@ -32,18 +32,18 @@ def complete(theirs: Fields) -> dict[str, Any]:
 
 
 def _tied(theirs: Fields) -> bool:
-    """Returns whether the output is the embeddings; today's files say so always."""
+    """Tells whether the output is the embeddings; today's files say so always."""
     return "scale_decoder_outputs" in theirs or bool(theirs.get("tie_word_embeddings", True))
 
 
 def _factor(theirs: Fields) -> float:
-    """Returns what the decoder's states are multiplied by before the output."""
+    """Computes what the decoder's states are multiplied by before the output."""
     scaled = theirs.get("scale_decoder_outputs", theirs.get("tie_word_embeddings", True))
     return theirs["d_model"] ** -0.5 if scaled else 1.0
 
 
 def read(theirs: Fields) -> dict[str, Any]:
-    """Returns our fields that are not only named otherwise."""
+    """Translates their fields to ours, except those that only have another name."""
     for name in ("d_kv", "relative_attention_num_buckets", "relative_attention_max_distance"):
         if type(theirs[name]) is not int:
             raise UsageError(f"config.json has {name}={theirs[name]!r}, which must be a whole number.")
@@ -64,7 +64,7 @@ def read(theirs: Fields) -> dict[str, Any]:
 
 
 def write(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Returns the fields that `read` reads."""
+    """Writes the fields that `read` reads."""
     score = config.mechanisms["attention"][0].score
     activation = ACTIVATION_NAMES[config.activation]
     gated = "gated-gelu" if activation == "gelu_new" else f"gated-{activation}"

@@ -14,7 +14,7 @@ CLASSES, TOKENS = "num_labels", "tokens"  # which files say in other words
 
 
 def complete(theirs: Fields) -> dict[str, Any]:
-    """Returns their fields with the number of classes and that of tokens, which need other fields of the right type."""
+    """Fills in the numbers of classes and of tokens, which need other fields of the right type."""
     side, patch = theirs.get("image_size"), theirs.get("patch_size")
     if "image_size" in theirs and not (type(side) is int and type(patch) is int and patch > 0):
         raise UsageError(

@@ -29,7 +29,6 @@ def kept(spec: str, source: str, depth: int) -> str:
     Args:
       spec: A spec string, such as `neural|keep`.
       source: The spec string of the model whose weights are loaded.
-      depth: Number of layers.
 
     Raises:
       UsageError: one of them has more items than layers.

@@ -32,7 +32,6 @@ def like(
     alignments, which start as the identity, and for a bilinear score.
 
     Args:
-      config: The model's config.
       params: Its parameters, with the arrays of the other model that have their form.
       original: The config of the other model, which differs in its mechanisms alone.
       before: The other model's parameters.

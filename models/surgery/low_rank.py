@@ -104,5 +104,5 @@ def _dense(path: str, array: jax.Array) -> bool:
 
 
 def _inputs(path: str, array: jax.Array) -> int:
-    """Counts the axes of a kernel that are inputs: those of heads are, in projections from them."""
+    """Counts the axes of a kernel that are inputs: two where a projection takes heads."""
     return 2 if array.ndim == 3 and "/out/" in path else 1

@@ -97,7 +97,7 @@ def _inputs(call: Call) -> tuple[Parts, tuple[Kind, ...], list[jax.Array]]:
 
 
 def _before(parts: Parts, kinds: Sequence[Kind], inputs: Sequence[Any], heads: int) -> list[Any]:
-    """Computes what the tile reads from the inputs of a program, once a token; axes `(B, N, L)` may be 1."""
+    """Computes what the tile reads from the inputs of a program, once for each token; axes `(B, N, L)` may be 1."""
     found: list[Any] = [inputs[source] if source >= 0 else None for source in parts.sources]
     for side in (ROWS, COLUMNS, None):
         numbers = [i for i in parts.of(side) if parts.sources[i] < 0]
@@ -236,7 +236,7 @@ def attend(call: Call, platform: str = "") -> tuple[jax.Array, None]:
 
 
 def _block(platform: str, queries: int, keys: int) -> tuple[int, int]:
-    """Gives the queries and keys of a tile. Not measured."""
+    """Gives a tile's numbers of queries and keys, which were not chosen by measuring."""
     if platform == "gpu":
         return 64, 64
     return (128 if queries > 64 else 8), 128
@@ -317,7 +317,7 @@ _attend.defvjp(_forward, _backward)
 
 
 def _to(x: jax.Array, gradient: jax.Array) -> jax.Array:
-    """Sums a gradient `(B, N, L, size)` over the axes of 1 of an array, and over the heads that share one of its."""
+    """Sums a gradient `(B, N, L, size)` over an array's axes of size 1, and over query heads that share a head."""
     batch, heads, length = x.shape[:3]
     gradient = gradient.reshape(len(gradient), heads, -1, *gradient.shape[2:]).sum(2)
     axes = [axis for axis, size in ((0, batch), (2, length)) if size == 1]

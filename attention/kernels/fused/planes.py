@@ -45,7 +45,6 @@ class Value:
 
     Attributes:
       shape: Its shape for one pair.
-      dtype: Its dtype.
       sides: Which of rows and columns it depends on.
       equation: The equation that computes it; None for what a tile is given.
       inputs: What it is computed from.
@@ -69,7 +68,7 @@ class Value:
 
 
 class Constant(Value):
-    """A number that stands in the program."""
+    """A number that is written in the program."""
 
     def __init__(self, tile: "Planes", literal: Literal):
         super().__init__(tile, literal.aval, frozenset(), None, [])
@@ -333,7 +332,7 @@ def _within(place: Value, table: Value) -> jax.Array:
 
 
 def lowers(equation: JaxprEqn, missing: frozenset[str] = frozenset()) -> bool:
-    """Tells whether there is a lowering of an equation; of lookups, of one number of a vector."""
+    """Tells whether an equation can be lowered; lookups can where each reads or writes one number of a vector."""
     name = equation.primitive.name
     if name in ("dynamic_slice", "dynamic_update_slice"):
         part = equation.outvars[0] if name == "dynamic_slice" else equation.invars[1]

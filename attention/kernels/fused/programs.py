@@ -94,7 +94,7 @@ def _joined(equation: JaxprEqn, made: dict[Var, JaxprEqn]) -> tuple[int, int] | 
 
 
 def _by_parts(equation: JaxprEqn, inputs: Sequence[Any], joined: tuple[int, int], vectors: Sequence[Any]) -> Any:
-    """Multiplies vectors that were joined one by one, W·[q; k] = W₁q + W₂k, so that each is known once a token."""
+    """Multiplies joined vectors one by one, W·[q; k] = W₁q + W₂k, so that each product is computed once a token."""
     number, axis = joined
     own = equation.params["dimension_numbers"][0][number][0]
     start, total = 0, 0

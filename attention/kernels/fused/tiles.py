@@ -180,7 +180,7 @@ def bytes_of(block: tuple[int, ...]) -> int:
 
 
 def _place(heads: int, lead: tuple[int, int], moves: bool, rest: int, b: Any, n: Any, i: Any) -> tuple[Any, ...]:
-    """Gives the index of an array's block, whose axes of sequences may be 1 and of heads fewer."""
+    """Gives the index of an array's block, where the array may have one sequence for all and fewer heads."""
     head = 0 if lead[1] == 1 else n if lead[1] == heads else jax.lax.div(n, jnp.int32(heads // lead[1]))
     return (b if lead[0] > 1 else 0), head, (i if moves else 0), *(0,) * rest
 
@@ -357,7 +357,7 @@ def forward_kernel(tiles: Tiles) -> tuple[jax.Array, jax.Array]:
 
 
 def backward_kernel(outputs: list[int], tiles: Tiles) -> list[jax.Array]:
-    """Sums the gradients of what the rows have: arrays of the program, by number, and with keys values."""
+    """Sums the gradients of what the rows have: the program's arrays, by number, and the values if rows are keys."""
     plan, (rows, _), by_key = tiles.plan, tiles.run.block, tiles.run.by_key
 
     def step(j: Any, carry: Any, masked: bool) -> Any:
@@ -382,6 +382,6 @@ def backward_kernel(outputs: list[int], tiles: Tiles) -> list[jax.Array]:
 
 
 def _numbers(tiles: Tiles, outputs: list[int]) -> list[int]:
-    """Gives the arrays of the program of the scores whose gradients the outputs of that of gradients are."""
+    """Gives the numbers that arrays of the gradients' outputs have in the program of the scores."""
     learned = [i for i, shape in enumerate(tiles.plan.parts.shapes) if programs.is_float(shape)]
     return [learned[number - 1] for number in outputs]

@@ -25,7 +25,7 @@ from attention.mesh import BATCH, devices
 
 
 def why_not(call: Call) -> str:
-    """Returns the reasons why tiles do not support the call, as part of a sentence; '' if they do."""
+    """Tells why tiles do not support the call, as part of a sentence; '' if they do."""
     reasons = {"it returns no weights": call.return_weights, "it needs at least one of everything": call.is_empty}
     reasons["its normalisers are those that need no whole rows"] = not call.normaliser.in_tiles
     return "; ".join(reason for reason, holds in reasons.items() if holds)
@@ -89,7 +89,7 @@ def partial(plan: TilePlan, tensors: Tensors, rules: Rules) -> Any:
 
 
 def _of_all(method: Callable, plan: TilePlan, tensors: Tensors, rules: Rules) -> tuple[jax.Array, Any]:
-    """Returns what a method of `TiledSequences` gives, of all sequences."""
+    """Calls a method of `TiledSequences` on all sequences, group by group."""
 
     def group(arguments, _):
         tensors_, rules_ = arguments
@@ -101,15 +101,7 @@ def _of_all(method: Callable, plan: TilePlan, tensors: Tensors, rules: Rules) ->
 def gradients(
     plan: TilePlan, tensors: Tensors, rules: Rules, *rows: jax.Array, pull: Callable = TiledSequences.backward_through
 ) -> Tensors:
-    """Returns the gradients of all tensors, at least in float32.
-
-    Args:
-      plan: The plan.
-      tensors: The tensors.
-      rules: The rules.
-      rows: What `pull` takes of each row, the last the output's gradient.
-      pull: The method that computes a group of sequences.
-    """
+    """Computes the gradients of all tensors, at least in float32, by the method `pull`."""
     if plan.tiling.backward:
         plan = dataclasses.replace(plan, tiling=Tiling(*plan.tiling.backward, plan.tiling.sequences))
     shared_bias = tensors.bias is not None and len(tensors.bias) < len(rows[-1])

@@ -18,7 +18,7 @@ SHORT = 64  # queries and keys of a tile, if a causal sequence would fit into on
 
 
 class TileAt(NamedTuple):
-    """Where a tile is, for scores that depend on it.
+    """The place of a tile, for scores that depend on it.
 
     Attributes:
       queries: Positions of the queries `(R,)`, without the heads that share a key head.
@@ -39,19 +39,19 @@ class TileScore:
     """Base of the scores of pairs of rows and columns. They are equal by value, so that plans are too."""
 
     def split(self, x: Any) -> Any:
-        """Returns queries or keys `(..., L, H)` in its layout: a tree of arrays `(..., L)` or `(..., L, any)`."""
+        """Lays queries or keys `(..., L, H)` out for the score: a tree of arrays `(..., L)` or `(..., L, any)`."""
         return jax.tree.map(precise, x)
 
     def join(self, parts: Any) -> Any:
-        """Returns the arrays of `split` as `(..., L, H)`; it is the inverse."""
+        """Joins the arrays of `split` to `(..., L, H)`; it is the inverse."""
         return parts
 
     def __call__(self, rows: Any, columns: Any, weights: Any, at: TileAt) -> jax.Array:
-        """Returns float32 or float64 scores `(b, K, R, C)` of queries `(b, K, R, ...)` and keys `(b, K, C, ...)`."""
+        """Scores queries `(b, K, R, ...)` against keys `(b, K, C, ...)` as `(b, K, R, C)`, in float32 or float64."""
         raise NotImplementedError
 
     def vjp(self, rows: Any, columns: Any, weights: Any, at: TileAt) -> tuple[jax.Array, Callable]:
-        """Returns the scores of keys as rows and queries as columns, and a function from their gradient to those of
+        """Scores keys as rows against queries as columns, and gives the function from the scores' gradient to those of
         rows, columns, weights and tables; a score that tells rows from columns has its own.
         """
         score = lambda rows, columns, weights, tables: self(rows, columns, weights, at._replace(tables=tables))  # noqa: E731
@@ -80,9 +80,7 @@ class TilePlan:
     """The static part of a computation in tiles, known when it is compiled.
 
     Attributes:
-      score: The score.
       normaliser: How scores become weights.
-      tiling: The sizes of a tile.
       queries: T.
       heads: N.
       causal: See `Mask`.
@@ -157,7 +155,7 @@ class Rules(NamedTuple):
 
 
 def rule(call: Call, units: int) -> Tiling:
-    """Returns the tiles that the call gives, or tiles whose largest array, of pairs times units, fits in fast memory.
+    """Takes the tiles that the call gives, or tiles whose largest array, of pairs times units, fits in fast memory.
 
     Sequences that fit are not cut. Fast memory on a CPU is 2 MiB, the L2 cache of two cores. The table has the time of
     forward + backward over that of `jax.nn`'s dot-product attention (XLA), with T = 1024, causal, 8 heads of 64,
@@ -193,7 +191,7 @@ def rule(call: Call, units: int) -> Tiling:
 
 
 def _of_products(queries: int, keys: int, pairs: int, causal: bool) -> Tiling:
-    """Returns tiles for scores whose time is that of matrix products, on a CPU.
+    """Chooses tiles for scores whose time is that of matrix products, on a CPU.
 
     XLA gives a batch of products to YNNPACK, which shares the rows of each among the cores, and no row where a product
     is small: 8 of 256 × 64 × 256 keep one core of two busy (85 GFLOP/s), 8 of 512 × 64 × 256 both (146). So there are
@@ -222,16 +220,16 @@ def _blocks(length: int, most: int) -> int:
 
 
 def even(length: int, most: int, multiple: int) -> int:
-    """Returns the size of the fewest equal blocks of at most `most`, rounded up to a multiple."""
+    """Computes the size of the fewest equal blocks of at most `most`, rounded up to a multiple."""
     blocks = -(-length // most)
     return -(-length // (blocks * multiple)) * multiple
 
 
 def zeros(tree: Any) -> Any:
-    """Returns zeros like the arrays, at least in float32."""
+    """Makes zeros like the arrays, at least in float32."""
     return jax.tree.map(lambda x: jnp.zeros(x.shape, score_dtype(x)), tree)
 
 
 def product(equation: str, x: jax.Array, y: jax.Array, precision: jax.lax.PrecisionLike = None) -> jax.Array:
-    """Returns the `einsum` of two arrays, summed at least in float32."""
+    """Computes the `einsum` of two arrays, summed at least in float32."""
     return jnp.einsum(equation, x, y, precision=precision, preferred_element_type=score_dtype(x))

@@ -22,7 +22,7 @@ NARROW_WEIGHTS, NARROW_UNITS = 32, 8
 
 
 def of_tiles(call: Call) -> tuple[Weights, TileScore, int]:
-    """Returns the weights, the score of a tile, and the numbers for each pair in the widest layer."""
+    """Gives the weights, the score of a tile, and the count of numbers for each pair in the widest layer."""
     normaliser = {name: call.params[name] for name in call.normaliser.parameters(Sizes(1, 1, 1, 1))}
     form = call.form
     if isinstance(form, Dot):
@@ -37,12 +37,12 @@ def of_tiles(call: Call) -> tuple[Weights, TileScore, int]:
 
 
 def widest(call: Call) -> int:
-    """Returns the number of units in the widest layer."""
+    """Counts the units of the widest layer."""
     return max(call.query.shape[-1], *(kernel.shape[-1] for kernel, _ in call.form.layers), 1)
 
 
 def is_narrow(call: Call) -> bool:
-    """Returns whether the layers have so few units and weights that they are computed unit by unit."""
+    """Tells whether the layers have so few units and weights that they are computed unit by unit."""
     products = [kernel.shape[-2] * kernel.shape[-1] for kernel, _ in call.form.layers]
     return widest(call) <= NARROW_UNITS and max(products, default=0) <= NARROW_WEIGHTS
 
@@ -60,17 +60,17 @@ class DotScore(TileScore):
     precision: jax.lax.PrecisionLike = None
 
     def split(self, x: jax.Array) -> jax.Array:
-        """Returns `x` unchanged."""
+        """Leaves `x` unchanged."""
         return x
 
     def __call__(self, rows: jax.Array, columns: jax.Array, weights: Any, at: TileAt) -> jax.Array:
-        """Returns scores `(b, K, R, C)` of `(b, K, R, H)` and `(b, K, C, H)`."""
+        """Computes scores `(b, K, R, C)` of `(b, K, R, H)` and `(b, K, C, H)`."""
         if score_dtype(rows) == rows.dtype:
             return self._product("bkrh,bkch->bkrc", rows * self.scale, columns)
         return self._product("bkrh,bkch->bkrc", rows, columns) * self.scale  # scaling the rows would round them again
 
     def vjp(self, rows: jax.Array, columns: jax.Array, weights: Any, at: TileAt) -> tuple[jax.Array, Callable]:
-        """Returns the scores and their pullback, which rounds gradients of scores to the dtype of rows."""
+        """Computes the scores and their pullback, which rounds the scores' gradients to the dtype of the rows."""
 
         def pull(gradient: jax.Array) -> tuple[jax.Array, jax.Array, Any, Any]:
             gradient = gradient.astype(rows.dtype)
@@ -100,7 +100,7 @@ class WideScore(TileScore):
     per_head: bool
 
     def __call__(self, rows: Any, columns: Any, weights: Any, at: TileAt) -> jax.Array:
-        """Returns the scores `(b, N, R, C)`."""
+        """Computes the scores `(b, N, R, C)`."""
         score = functools.partial(self._one_head, ACTIVATIONS[self.activation])
         if self.per_head:
             score = jax.vmap(score, in_axes=(1, 1, 0), out_axes=1)
@@ -124,7 +124,7 @@ class NarrowScore(WideScore):
     """
 
     def split(self, x: jax.Array) -> Any:
-        """Returns one array for each unit."""
+        """Splits `x` into one array for each unit."""
         return [precise(x[..., unit]) for unit in range(x.shape[-1])]
 
     def join(self, parts: Any) -> jax.Array:
@@ -148,7 +148,7 @@ def _weighted(units: list[jax.Array], weights: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def _times(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Returns `x @ kernel`, with a gradient of the kernel that multiplies contiguous arrays.
+    """Computes `x @ kernel`, with a gradient of the kernel that multiplies contiguous arrays.
 
     XLA on a CPU is twice as fast with such a product. The barriers keep it from undoing the transposition.
     """
@@ -174,7 +174,6 @@ class PairTiles(TileScore):
     """The scores of a tile by `pair`, and their gradient by `jax.vjp`.
 
     Attributes:
-      score: The score.
       heads: N.
       depth: The number of layers.
     """
@@ -184,7 +183,7 @@ class PairTiles(TileScore):
     depth: int
 
     def __call__(self, rows: Any, columns: Any, weights: tuple[Params, Params], at: TileAt) -> jax.Array:
-        """Returns scores `(b, K, G·R, C)` of queries `(b, K, G·R, …)` and keys `(b, K, C, …)`."""
+        """Computes scores `(b, K, G·R, C)` of queries `(b, K, G·R, …)` and keys `(b, K, C, …)`."""
         shared, own = weights
         size, groups = at.shape
         together = self.heads // groups
@@ -201,7 +200,7 @@ class PairTiles(TileScore):
         return scores.reshape(size, groups, -1, scores.shape[-1])
 
     def vjp(self, rows: Any, columns: Any, weights: Any, at: TileAt) -> tuple[jax.Array, Callable]:
-        """Returns the scores of keys as rows and queries as columns, and their pullback."""
+        """Scores keys as rows against queries as columns, and gives the pullback."""
 
         def turned(keys, queries, weights, tables):
             return self(queries, keys, weights, at._replace(tables=tables)).swapaxes(2, 3)

@@ -64,27 +64,27 @@ class TiledSequences:
         return weights._replace(tables=jax.tree.map(lambda x: self._pad_pairs(x, 1), weights.tables))
 
     def by_row(self, x: jax.Array) -> jax.Array:
-        """Returns `(b, T, N, H)` as `(b, K, G, T, H)`, padded."""
+        """Lays `(b, T, N, H)` out as `(b, K, G, T, H)`, padded."""
         size, length, _, width = x.shape
         x = x.reshape(size, length, *self.shape[1:], width).transpose(0, 2, 3, 1, 4)
         return self._pad(x, 0, 3)
 
     def by_token(self, x: jax.Array) -> jax.Array:
-        """Returns `(blocks, b, K, G·queries, H)` as `(b, T, N, H)`."""
+        """Lays `(blocks, b, K, G·queries, H)` out as `(b, T, N, H)`."""
         x = x.reshape(x.shape[0], *self.shape, self.tile[0], x.shape[-1]).transpose(1, 0, 4, 2, 3, 5)
         return x.reshape(x.shape[0], -1, self.shape[1] * self.shape[2], x.shape[-1])[:, : self.lengths[0]]
 
     def rows(self, tree: Any, i: jax.Array | int) -> Any:
-        """Returns block i of arrays `(b, K, G, T, ...)` as `(b, K, G·queries, ...)`."""
+        """Cuts block i from arrays `(b, K, G, T, ...)`, as `(b, K, G·queries, ...)`."""
         cut = jax.tree.map(lambda x: _cut(x, 3, i, self.tile[0]), tree)
         return jax.tree.map(lambda x: x.reshape(*x.shape[:2], -1, *x.shape[4:]), cut)
 
     def columns(self, tree: Any, j: jax.Array | int) -> Any:
-        """Returns block j of arrays `(b, K, S, ...)`."""
+        """Cuts block j from arrays `(b, K, S, ...)`."""
         return jax.tree.map(lambda x: _cut(x, 2, j, self.tile[1]), tree)
 
     def visible(self, i: jax.Array | int) -> tuple[Any, Any]:
-        """Returns the bounds [first, end) of the blocks of keys that some query of block i may see."""
+        """Finds the bounds [first, end) of the blocks of keys that some query of block i may see."""
         plan, (queries, keys), blocks = self.plan, self.tile, self.count[1]
         if not (plan.causal or plan.window):
             return 0, blocks
@@ -93,7 +93,7 @@ class TiledSequences:
         return jnp.clip(lower, 0, blocks), jnp.clip(last // keys + 1, 0, blocks)
 
     def allowed(self, i: jax.Array | int, j: jax.Array | int) -> jax.Array | None:
-        """Returns which queries of block i may see which keys of block j; broadcasts to `(b, K, G·queries, keys)`."""
+        """Tells which queries of block i may see which keys of block j; broadcasts to `(b, K, G·queries, keys)`."""
         plan, rules, (queries, keys) = self.plan, self.rules, self.tile
         key = (j * keys + jnp.arange(keys, dtype=jnp.int32))[None, None, None]
         query = rules.offset + i * queries + jnp.arange(queries, dtype=jnp.int32)
@@ -112,7 +112,7 @@ class TiledSequences:
         return functools.reduce(jnp.logical_and, conditions) if conditions else None
 
     def at(self, i: jax.Array | int, j: jax.Array | int) -> TileAt:
-        """Returns the positions of tile (i, j), and its tables."""
+        """Gives the positions of tile (i, j), and its tables."""
         queries, keys = self.tile
         rows = self.rules.first + self.rules.offset + i * queries + jnp.arange(queries, dtype=jnp.int32)
         columns = self.rules.first + j * keys + jnp.arange(keys, dtype=jnp.int32)
@@ -120,11 +120,11 @@ class TiledSequences:
         return TileAt(rows, columns, self.shape[:2], tables, self.rules.layer)
 
     def of_rows(self, x: jax.Array) -> jax.Array:
-        """Returns one number for each head, `(N,)`, at the rows of a block: `(1, K, G·queries)`."""
+        """Repeats one number for each head, `(N,)`, at the rows of a block: `(1, K, G·queries)`."""
         return jnp.repeat(x.reshape(1, self.shape[1], self.shape[2]), self.tile[0], axis=2)
 
     def count_keys(self, i: jax.Array | int) -> jax.Array:
-        """Returns how many keys the queries of block i may attend to, at least 1, `(b, K, G·queries, 1)`."""
+        """Counts the keys that the queries of block i may attend to, at least 1, `(b, K, G·queries, 1)`."""
         size, groups, together = self.shape
 
         def add(j, total):
@@ -138,7 +138,7 @@ class TiledSequences:
         return jnp.maximum(total, 1).astype(self.dtype)
 
     def pairs(self, x: jax.Array, i: jax.Array | int, j: jax.Array | int) -> jax.Array:
-        """Returns tile (i, j) of `(b, N, T, S)`, in which axes may be 1; broadcasts to `(b, K, G·queries, keys)`."""
+        """Cuts tile (i, j) from `(b, N, T, S)`, in which axes may be 1; broadcasts to `(b, K, G·queries, keys)`."""
         x = _cut(_cut(x, 2, i, self.tile[0]), 3, j, self.tile[1])
         _, groups, together = self.shape
         if together == 1:
@@ -165,17 +165,17 @@ class TiledSequences:
         return keep_columns(words, columns.reshape(1, 1, 1, -1), self.plan.rate)
 
     def forward(self) -> tuple[jax.Array, jax.Array]:
-        """Returns the output `(b, T, N, V)` and the normaliser's number a row, `(b, N, T)`."""
+        """Computes the output `(b, T, N, V)` and the normaliser's number for each row, `(b, N, T)`."""
         out, row = _over_blocks(lambda _, i: (None, self.forward_rows(i)), None, self.count[0])[1]
         return self.by_token(out), self.by_token(row)[..., 0].swapaxes(1, 2)
 
     def partial(self) -> Carry:
-        """Computes what `partial_rows` does of all rows, `(b, T, N, V)` and `(b, T, N, 1)`, to be merged with more."""
+        """Computes `partial_rows` of all rows, `(b, T, N, V)` and `(b, T, N, 1)`, to be merged with more."""
         carry = _over_blocks(lambda _, i: (None, self.partial_rows(i)), None, self.count[0])[1]
         return jax.tree.map(self.by_token, carry)
 
     def forward_rows(self, i: jax.Array | int) -> tuple[jax.Array, jax.Array]:
-        """Computes the output `(b, K, G·queries, V)` and the normaliser's number a row, `(b, K, G·queries, 1)`."""
+        """Computes the output `(b, K, G·queries, V)` and the normaliser's number by row, `(b, K, G·queries, 1)`."""
         out, row = flash.finish(self.plan.normaliser, self.partial_rows(i), self.plan.rate)
         return out.astype(self.value.dtype), row
 
@@ -199,11 +199,11 @@ class TiledSequences:
         return jax.lax.fori_loop(*self.visible(i), step, Carry(state, out))
 
     def backward(self, out, row, gradient, d_weights, d_bias) -> tuple[Any, ...]:
-        """Returns gradients of query, key and value, and adds those of weights and bias to `d_weights` and `d_bias`."""
+        """Computes gradients of query, key and value; adds those of weights and bias to `d_weights` and `d_bias`."""
         return self.backward_through(jnp.sum(precise(gradient) * precise(out), -1), row, gradient, d_weights, d_bias)
 
     def backward_through(self, through_sum, row, gradient, d_weights, d_bias) -> tuple[Any, ...]:
-        """Returns the same from Σ_v gradient · output in place of the output, `(b, T, N)`."""
+        """Does what `backward` does, given Σ_v gradient · output, `(b, T, N)`, in place of the output."""
         through_sum = self.by_row(through_sum[..., None])[..., 0]
         scaled = self.by_row((gradient / (1 - self.plan.rate)).astype(gradient.dtype))
         row = self._pad(row.reshape(*self.shape, -1), 0, 3, float(jnp.finfo(self.dtype).max) / 2)
@@ -225,7 +225,7 @@ class TiledSequences:
         return jax.tree.map(self.by_token, join(d_query)), d_key, d_value, d_weights, d_bias
 
     def backward_rows(self, i, gradient, row, through_sum, sums) -> tuple[Any, Any]:
-        """Adds the terms of block i to the sums; also returns its gradient of the query. Keys are the score's rows."""
+        """Adds the terms of block i to the sums, and gives its gradient of the query. Keys are the score's rows."""
         query, normaliser = self.rows(self.query, i), self.plan.normaliser
         row_, through_sum_ = row[:, :, None], through_sum[:, :, None]
 
@@ -270,7 +270,7 @@ class TiledSequences:
 
 
 def _cut(x: jax.Array, axis: int, block: jax.Array | int, size: int) -> jax.Array:
-    """Returns a block of `x` along an axis, or all of `x` if there is one block or the axis has size 1."""
+    """Cuts a block from `x` along an axis, or gives all of `x` if there is one block or the axis has size 1."""
     if x.shape[axis] in (1, size):
         return x
     return jax.lax.dynamic_slice_in_dim(x, block * size, size, axis)

@@ -24,7 +24,7 @@ from attention.normaliser import SOFTMAX
 
 
 def why_not(call: Call, platform: str = "") -> str:
-    """Returns the reasons why the platform, or this machine, does not support the call; '' if it does."""
+    """Tells why the platform, or this machine, does not support the call; '' if it does."""
     if not isinstance(call.form, MLP):
         return "its scores are those of an MLP on pairs"
     platform = platform or platform_here()
@@ -63,7 +63,7 @@ def _reasons_of_a_gpu(call: Call) -> dict[str, bool]:
 
 
 def platform_here() -> str:
-    """Returns the platform of the kernels for what is compiled for: `tpu`, `gpu`, `interpret` on a CPU, or ''."""
+    """Names the platform whose kernels suit what is being compiled: `tpu`, `gpu`, `interpret` on a CPU, or ''."""
     backend = mesh.platform()
     if backend == "gpu":
         return "gpu" if mesh.compute_capability()[:1] == (9,) else ""
@@ -74,7 +74,6 @@ def attend(call: Call, block: tuple[int, int] | None = None, platform: str = "")
     """Computes the output `(*B, T, N, V)`, without weights, of a call for which `why_not` has no reason.
 
     Args:
-      call: The call.
       block: Queries and keys of a tile; by default the rule's. On a GPU they are fixed.
       platform: `tpu`, `gpu` or `interpret`; by default this machine's.
     """
@@ -161,7 +160,7 @@ def _attend(plan: PairPlan, operands: Operands, fixed: Fixed) -> jax.Array:
 
 
 def _kernels(platform: str):
-    """Returns the module of the platform's kernels. Pallas takes longer to import than JAX, so it waits for a use."""
+    """Imports the platform's kernels at their first use, because Pallas takes longer to import than JAX."""
     if platform == "gpu":
         from attention.kernels.mlp import gpu as kernels
     else:

@@ -44,27 +44,27 @@ LOWEST = float(jnp.finfo(jnp.float32).min) / 2
 
 
 def block_sizes(queries: int, keys: int, network: Network) -> tuple[int, int]:
-    """Returns queries and keys of a tile, whatever their number."""
+    """Gives a tile's number of queries and of keys, the same for all lengths."""
     return BLOCK
 
 
 def columns_of(network: Network) -> int:
-    """Returns the columns of a tile: as many as ptxas (12.9, sm_90a) gives registers without spills, of its 255."""
+    """Counts the columns of a tile: as many as ptxas (12.9, sm_90a) gives registers without spills, of its 255."""
     return 32 if len(network.units) == 1 or network.size < 8 else 16
 
 
 def holds(network: Network) -> bool:
-    """Returns whether the gradients of units and weights fit in 64 KB of shared memory."""
+    """Tells whether the gradients of units and weights fit in 64 KB of shared memory."""
     return _sums(network, weights=True) <= 256
 
 
 def _sums(network: Network, weights: bool) -> int:
-    """Returns how many gradients of units and weights a row of pairs sums up."""
+    """Counts the gradients of units and weights that a row of pairs sums up."""
     return network.units[0] + weights * network.size
 
 
 def forward(plan: PairPlan, operands: Operands, fixed: Fixed) -> tuple[jax.Array, jax.Array]:
-    """Returns the output `(B, N, T', V)` and log-sum-exp `(B, N, T')`."""
+    """Computes the output `(B, N, T', V)` and log-sum-exp `(B, N, T')`."""
     shape = operands.query.shape[:3]
     value = _widened(operands.value)
     out, log_sums = _launch(
@@ -81,7 +81,7 @@ def forward(plan: PairPlan, operands: Operands, fixed: Fixed) -> tuple[jax.Array
 def backward(
     plan: PairPlan, operands: Operands, fixed: Fixed, out: jax.Array, log_sums: jax.Array, gradient: jax.Array
 ) -> Operands:
-    """Returns the gradients of all operands."""
+    """Computes the gradients of all operands."""
     through_sum = jnp.sum(gradient.astype(jnp.float32) * out.astype(jnp.float32), -1)
     value, gradient = _widened(operands.value), _widened(gradient)
     inputs = _inputs(plan, operands, fixed) | {"log_sum": log_sums, "through_sum": through_sum}
@@ -115,7 +115,7 @@ def backward(
 
 
 def _unflat(network: Network, flat: jax.Array, weights: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-    """Returns the gradients `(N, P)` of all weights in the weights' shapes, summed where heads share them."""
+    """Reshapes the gradients `(N, P)` of all weights to the weights' shapes, summed where heads share them."""
     start, gradients = 0, []
     for (rows, columns), weight in zip(network.shapes, weights, strict=True):
         stop = start + rows * columns
@@ -135,7 +135,7 @@ def _parts(name: str, x: jax.Array) -> dict[str, jax.Array]:
 
 
 def cut(x: jax.Array, parts: int) -> list[jax.Array]:
-    """Returns bfloat16 arrays whose sum is `x`, rounded if there are fewer than three."""
+    """Cuts `x` into bfloat16 arrays whose sum it is, up to rounding if there are fewer than three."""
     whole, cuts = x, []
     for _ in range(parts):
         cuts.append(whole.astype(jnp.bfloat16))
@@ -198,7 +198,7 @@ def _launch(
 
 
 def _transforms(network: Network) -> tuple[Any, ...]:
-    """How bfloat16 lies in shared memory: as wide a swizzle as a product over a tile's columns takes."""
+    """Chooses how bfloat16 lies in shared memory: with as wide a swizzle as a product over a tile's columns takes."""
     columns = columns_of(network)
     return plgpu.TilingTransform((8, columns)), plgpu.SwizzleTransform(2 * columns)
 
@@ -226,12 +226,11 @@ class _Rows:
         return self.tile * ROWS
 
     def vector(self, name: str, *unit: Any) -> jax.Array:
-        """Returns an array along the rows `(64,)`, of one unit if there are several."""
+        """Loads an array along the rows `(64,)`, of one unit if there are several."""
         at = (self.b, self.n, *unit, pl.ds(self.start, ROWS))
         return _load(self.ref[name], at, ALONG_ROWS)
 
     def weight(self, number: Any) -> jax.Array:
-        """Returns a weight of the network, a scalar."""
         return self.ref["weights"][self.n if self.ref["weights"].shape[0] > 1 else 0, number]
 
     def store(self, name: str, value: jax.Array, *unit: int) -> None:
@@ -256,14 +255,14 @@ class _Rows:
 
 
 def _key_tiles(rows: _Rows, columns: int):
-    """Returns the first and last tile of keys that some query of the rows sees; at least one tile."""
+    """Finds the first and last tile of keys that some query of the rows sees; at least one tile."""
     plan, ref = rows.plan, rows.ref
     found = tiles_of_keys(plan, rows.start, ROWS, ref["offset"][0], ref["lengths"][rows.b], columns)
     return _at_least_one(*found, -(-plan.keys // columns))
 
 
 def _query_tiles(rows: _Rows, columns: int):
-    """Returns the first and last tile of queries that see some key of the rows; at least one tile."""
+    """Finds the first and last tile of queries that see some key of the rows; at least one tile."""
     plan = rows.plan
     found = tiles_of_queries(plan, rows.start, ROWS, rows.ref["offset"][0], columns)
     return _at_least_one(*found, -(-plan.queries // columns))
@@ -301,13 +300,12 @@ class _GpuTile:
         return self.across(_load(self.rows.ref[name], at, ALONG_COLUMNS))
 
     def positions(self) -> tuple[jax.Array, jax.Array]:
-        """Returns the index of each pair's query and key."""
+        """Gives the index of each pair's query and key."""
         row = self.rows.start + plgpu.broadcasted_iota(jnp.int32, self.shape, 0, layout=TILE)
         column = self.start + plgpu.broadcasted_iota(jnp.int32, self.shape, 1, layout=TILE)
         return (row, column) if self.by_query else (column, row)
 
     def layers(self) -> Layers:
-        """Returns the network of the tile's pairs."""
         rows, names = self.rows, ("query", "key") if self.by_query else ("key", "query")
 
         def sums(unit: Any) -> jax.Array:
@@ -343,12 +341,12 @@ class _GpuTile:
 
 
 def _products(terms: int) -> list[tuple[int, int]]:
-    """Returns the pairs of terms to multiply; the sum of all others is below float32's last bit."""
+    """Lists the pairs of terms to multiply; the sum of all others is below float32's last bit."""
     return [(i, j) for i in range(terms) for j in range(terms - i)]
 
 
 def _add_product(total: jax.Array, weights: jax.Array, wide: list[Any]) -> jax.Array:
-    """Returns total + weights `(64, C)` times wide tiles `(C, V)`."""
+    """Adds weights `(64, C)` times wide tiles `(C, V)` to the total."""
     terms = cut(weights, len(wide))
 
     def compute(acc):
@@ -359,7 +357,7 @@ def _add_product(total: jax.Array, weights: jax.Array, wide: list[Any]) -> jax.A
 
 
 def _outer_product(rows: list[Any], wide: list[Any], columns: int) -> jax.Array:
-    """Returns row tiles `(64, V)` times transposed wide tiles `(C, V)`."""
+    """Multiplies row tiles `(64, V)` by transposed wide tiles `(C, V)`."""
 
     def compute(acc):
         for i, j in _products(len(wide)):
@@ -432,7 +430,6 @@ class _Sums:
     network: Network
 
     def clear(self) -> None:
-        """Sets all to zero."""
         for number in range(self.ref.shape[0]):
             self.ref[number, :] = _zeros()
 

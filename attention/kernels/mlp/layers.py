@@ -26,9 +26,9 @@ class Layers:
 
     Attributes:
       network: One or two layers.
-      sums: Returns a_m + b_m of a unit for the tile's pairs, `(R, C)`.
-      weight: Returns a weight by its number, a scalar.
-      empty: Returns zeros `(R, C)`.
+      sums: Gives a_m + b_m of a unit for the tile's pairs, `(R, C)`.
+      weight: Gives a weight by its number, a scalar.
+      empty: Makes zeros `(R, C)`.
     """
 
     network: Network
@@ -37,7 +37,7 @@ class Layers:
     empty: Callable[[], jax.Array]
 
     def scores(self) -> tuple[jax.Array, list[jax.Array] | None]:
-        """Returns the scores, and the second layer's sums if they are few enough to be held."""
+        """Computes the scores, and the second layer's sums if they are few enough to be held."""
         if len(self.network.units) == 1:
             add = lambda m, total: total + self.weight(m) * self._activation(self.sums(m))  # noqa: E731
             return loop(self.network.units[0], add, self.empty()), None
@@ -53,7 +53,6 @@ class Layers:
         """Hands on the gradients of units and weights, from those of the scores, each summed over the columns.
 
         Args:
-          d_scores: The scores' gradients.
           held: What `scores` returned.
           unit: Is given the number of a unit of the first layer, and its gradient `(R,)` that is to be added.
           weight: The same for weights; None if nobody wants them.
@@ -89,7 +88,7 @@ class Layers:
         loop(self.network.units[0], of_first, None)
 
     def _of_output(self, k: Any, x: jax.Array, d_scores: jax.Array, weight: Callable | None) -> jax.Array:
-        """Returns the gradient of the sum of output k of the second layer."""
+        """Computes the gradient of the sum of the second layer's output k."""
         activated, pull = self._pull(x)
         gradient = pull(d_scores * self.weight(self._last(k)))
         if weight:
@@ -99,7 +98,7 @@ class Layers:
         return gradient
 
     def _second(self, group: Any) -> list[jax.Array]:
-        """Returns the sums of a group of outputs of the second layer."""
+        """Computes the sums of a group of the second layer's outputs."""
         numbers = [group * self._size + index for index in range(self._size)]
 
         def add(m: Any, totals: list[jax.Array]) -> list[jax.Array]:
@@ -139,13 +138,13 @@ class Layers:
         return IN_KERNELS[self.network.activation](x)
 
     def _pull(self, x: jax.Array) -> tuple[jax.Array, Callable]:
-        """Returns the activation, and a function from the gradient of its result to that of its argument."""
+        """Applies the activation, and gives the function from its result's gradient to its argument's."""
         activated, pull = jax.vjp(self._activation, x)
         return activated, lambda gradient: plain(pull)(gradient)[0]
 
 
 def loop(count: int, step: Callable[[Any, Any], Any], carry: Any) -> Any:
-    """Returns the last of `carry = step(number, carry)`."""
+    """Repeats `carry = step(number, carry)`, and gives the last carry."""
     if count > UNROLLED:
         return jax.lax.fori_loop(0, count, step, carry)
     for number in range(count):
@@ -154,7 +153,7 @@ def loop(count: int, step: Callable[[Any, Any], Any], carry: Any) -> Any:
 
 
 def plain(function: Callable) -> Callable:
-    """Returns a derivative with ordinary sums of gradients, because Mosaic GPU does not support JAX's primitive."""
+    """Gives a derivative ordinary sums of gradients, because Mosaic GPU does not support JAX's primitive."""
 
     def run(jaxpr: Jaxpr, consts: Sequence[jax.Array], arguments: Sequence[jax.Array]) -> list[jax.Array]:
         known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))

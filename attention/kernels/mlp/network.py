@@ -35,14 +35,14 @@ class Network:
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """Returns the shapes of the arrays in `Weights`."""
+        """The shapes of the arrays in `Weights`."""
         layers = zip(self.units, self.units[1:], self.biased, strict=False)
         mixing = [shape for m, k, bias in layers for shape in ((k, m), (k, 1))[: 1 + bias]]
         return [*mixing, (self.units[-1], 1)]
 
     @property
     def size(self) -> int:
-        """Returns the number of weights."""
+        """The number of weights."""
         return sum(rows * columns for rows, columns in self.shapes)
 
 
@@ -82,7 +82,7 @@ class Operands(NamedTuple):
       query: a, `(B, N, T', M)`.
       key: b, `(B, N, M, S')`.
       value: `(B, N, S', V)`.
-      weights: See `pair_tile.Weights`, with a leading axis of size N, or 1 if heads share them.
+      weights: See `Weights`, with a leading axis of size N, or 1 if heads share them.
       bias: `(B, N, T', S')` or None; an axis of size 1 is shared.
     """
 
@@ -116,12 +116,12 @@ class Fixed(NamedTuple):
 
 
 def _tile_of(position: Any, size: int) -> jax.Array:
-    """Returns the number of the tile that holds a position; 0 if it is negative."""
+    """Finds the tile that holds a position; 0 if the position is negative."""
     return jax.lax.div(jnp.maximum(position, 0), jnp.int32(size))
 
 
 def tiles_of_keys(plan: PairPlan, first: Any, rows: int, offset: Any, length: Any, size: int) -> tuple[Any, Any]:
-    """Returns the first and the last tile of keys that some of a number of queries sees; none if the last is less.
+    """Finds the first and the last tile of keys that some of `rows` queries see; there are none if last < first.
 
     Queries are numbered from the mask's offset on, `length` is the number of real keys, and `size` the keys of a tile.
     """
@@ -131,7 +131,7 @@ def tiles_of_keys(plan: PairPlan, first: Any, rows: int, offset: Any, length: An
 
 
 def tiles_of_queries(plan: PairPlan, first: Any, rows: int, offset: Any, size: int) -> tuple[Any, Any]:
-    """Returns the first and the last tile of queries that see some of a number of keys; see `tiles_of_keys`."""
+    """Finds the first and the last tile of queries that see some of `rows` keys; see `tiles_of_keys`."""
     return _tiles(queries_in_sight(first - offset, rows, plan.causal, plan.window), size, -(-plan.queries // size))
 
 
@@ -142,7 +142,7 @@ def _tiles(bounds: Bounds, size: int, count: int) -> tuple[Any, Any]:
 
 
 def kept(plan: PairPlan, seed: tuple[Any, Any], sequence: Any, query: jax.Array, key: jax.Array) -> jax.Array:
-    """Returns which weights dropout keeps, as `attention.dropout.keep` does, by the numbers of queries and keys."""
+    """Tells which weights dropout keeps, as `attention.dropout.keep` does, by the numbers of queries and keys."""
     row = sequence * jnp.uint32(plan.queries) + query.astype(jnp.uint32)
     return keep_columns(words_of(seed, row), key.astype(jnp.uint32), plan.rate)
 
@@ -150,7 +150,7 @@ def kept(plan: PairPlan, seed: tuple[Any, Any], sequence: Any, query: jax.Array,
 def unit_scores(
     network: Network, rows: Sequence, across: Sequence, weights: Sequence, activation: Callable | None = None
 ) -> jax.Array:
-    """Returns scores from arrays that broadcast: one for each unit of rows and of columns, and one for each weight."""
+    """Computes scores from arrays that broadcast: one for each unit of rows and of columns, and one for each weight."""
     activation, weights = activation or IN_KERNELS[network.activation], iter(weights)
     hidden = [activation(a + b) for a, b in zip(rows, across, strict=True)]
     for width, biased in zip(network.units[1:], network.biased, strict=True):

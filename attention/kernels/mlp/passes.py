@@ -108,7 +108,7 @@ def backward_kernel(tile: TpuTile, visible: Any, at: tuple[Any, Any]) -> None:
 
 
 def _sums(tile: TpuTile) -> list[Any]:
-    """Returns where the gradients of the score's weights are added up."""
+    """Lists where the gradients of the score's weights are added up."""
     return [tile.ref[name] for name in (f"d_{name}" for name in names_of(form_of(tile.plan))) if name in tile.ref]
 
 
@@ -132,7 +132,7 @@ def _gradients(tile: TpuTile, row: Any, whole: bool, d_columns: list[Any]) -> li
 def _through_softmax(
     tile: TpuTile, scores: jax.Array, row: Any, part: slice, whole: bool
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the weights of a part, after dropout, and the gradient of its scores."""
+    """Computes the weights of a part, after dropout, and the gradient of its scores."""
     ref, rate, rows = tile.ref, tile.plan.rate, pl.ds(row, STRIP)
     shares = jnp.exp(tile.finish(scores, row, part, whole) - ref["log_sum"][:, part])
     dropped, through = shares, ref["d_shares"][rows, part]
@@ -146,7 +146,7 @@ def _through_softmax(
 
 
 def _pairs(starts: list[Any]) -> list[list[Any]]:
-    """Returns strips two by two, since a register has 16 rows of bfloat16."""
+    """Groups strips two by two, since a register has 16 rows of bfloat16."""
     return [starts[index : index + 2] for index in range(0, len(starts), 2)]
 
 

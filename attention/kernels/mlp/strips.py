@@ -22,7 +22,7 @@ FEW = 32  # the most weights that are spread one by one
 
 @jax.custom_vjp
 def _relu(x: jax.Array) -> jax.Array:
-    """Returns max(x, 0); its gradient asks the result, so that a kernel keeps no mask in the meantime."""
+    """Computes max(x, 0); its gradient asks the result, so that a kernel keeps no mask in the meantime."""
     return jnp.maximum(x, 0)
 
 
@@ -35,7 +35,7 @@ IN_TPU_KERNELS = ACTIVATIONS | {"relu": _relu}
 
 
 def columns(x: jax.Array) -> list[jax.Array]:
-    """Returns `(R, C)` as C arrays `(R, 1)`."""
+    """Splits `(R, C)` into C arrays `(R, 1)`."""
     return [x[:, c : c + 1] for c in range(x.shape[1])]
 
 
@@ -59,59 +59,58 @@ class ByUnits:
 
     @property
     def units(self) -> int:
-        """Returns how many units rows and columns have."""
+        """The number of units of rows and of columns."""
         return self.network.units[0]
 
     def spread_weights(self, weights: Weights, width: int) -> tuple[jax.Array, ...]:
-        """Returns one array `(8 P, width)` with 8 rows for each of the P weights."""
+        """Spreads the P weights over one array `(8 P, width)`, each over 8 rows."""
         flat = jnp.concatenate([w.reshape(-1) for w in weights])
         return (jnp.broadcast_to(jnp.repeat(flat, STRIP)[:, None], (flat.size * STRIP, width)),)
 
     @property
     def learned(self) -> list[bool]:
-        """Returns which arrays of `spread_weights` have a gradient."""
+        """Which arrays of `spread_weights` have a gradient."""
         return [True]
 
     def spread_columns_shape(self, width: int) -> tuple[int, int]:
-        """Returns the shape of what `spread_columns` returns."""
+        """Gives the shape that `spread_columns` makes."""
         return STRIP * self.units, width
 
     def spread_columns(self, x: jax.Array) -> jax.Array:
-        """Returns `(M, C)` as `(8 M, C)`."""
+        """Spreads `(M, C)` over `(8 M, C)`."""
         return jnp.concatenate([jnp.broadcast_to(x[m : m + 1], (STRIP, x.shape[1])) for m in range(len(x))], 0)
 
     def gather_columns(self, x: jax.Array) -> jax.Array:
-        """Returns the gradient `(M, C)` of `spread_columns`."""
+        """Sums a gradient of `spread_columns` to `(M, C)`."""
         return join([jnp.sum(part, axis=0, keepdims=True) for part in _cut(x, STRIP)], 0)
 
     def spread_rows_shape(self, width: int) -> tuple[int, int]:
-        """Returns the shape of what `spread_rows` returns."""
+        """Gives the shape that `spread_rows` makes."""
         return STRIP, self.units * width
 
     def spread_rows(self, x: jax.Array, width: int) -> jax.Array:
-        """Returns a strip `(8, M)` as `(8, M width)`."""
+        """Spreads a strip `(8, M)` over `(8, M width)`."""
         return jnp.concatenate([jnp.broadcast_to(column, (STRIP, width)) for column in columns(x)], 1)
 
     def gather_rows(self, x: jax.Array) -> jax.Array:
-        """Returns the gradient `(8, M)` of `spread_rows`."""
+        """Sums a gradient of `spread_rows` to `(8, M)`."""
         return join([jnp.sum(part, axis=1, keepdims=True) for part in jnp.split(x, self.units, 1)], 1)
 
     def split_rows(self, rows: jax.Array) -> list[jax.Array]:
-        """Returns a strip of `spread_rows` as M arrays `(8, width)`."""
+        """Splits a strip of `spread_rows` into M arrays `(8, width)`."""
         return jnp.split(rows, self.units, 1)
 
     def join_rows(self, gradients: list[jax.Array]) -> jax.Array:
-        """Returns the gradients of `split_rows`; it is the inverse."""
+        """Joins the gradients of `split_rows`; it is the inverse."""
         return jnp.concatenate(gradients, 1)
 
     def scores(self, rows: list[jax.Array], across: jax.Array, weights: Sequence[jax.Array]) -> jax.Array:
-        """Returns the scores `(8, C)` of a strip."""
+        """Computes the scores `(8, C)` of a strip."""
         activation = IN_TPU_KERNELS[self.network.activation]
         return unit_scores(self.network, rows, _cut(across, STRIP), _cut(weights[0], STRIP), activation)
 
 
 def _cut(x: jax.Array, size: int) -> list[jax.Array]:
-    """Returns blocks of rows."""
     return [x[start : start + size] for start in range(0, len(x), size)]
 
 
@@ -128,23 +127,23 @@ class Stacked:
 
     @property
     def together(self) -> tuple[int, int]:
-        """Returns how many parts of a tile are computed together, forward and backward, as compile time allows."""
+        """How many parts of a tile are computed together, forward and backward, as compile time allows."""
         parts = 2**8 // self.units // (1 if self.rounded else 4)
         return parts, parts
 
     @property
     def units(self) -> int:
-        """Returns how many units rows and columns have, with padding."""
+        """The number of units of rows and of columns, with padding."""
         return -(-self.network.units[0] // STRIP) * STRIP
 
     @property
     def stacked(self) -> int:
-        """Returns the rows of one product."""
+        """The number of rows of one product."""
         return next(rows for rows in (8, 4, 2, 1) if rows * self.units <= 128 or rows == 1)
 
     def spread_weights(self, weights: Weights, width: int) -> tuple[jax.Array, ...]:
-        """Returns for each layer the matrix, its transpose and the bias `(·, width)`; for the vector, a matrix for each
-        product of the strip below each other, and their transposes.
+        """Spreads each layer's matrix, its transpose and its bias `(·, width)`; for the vector, it lays a matrix for
+        each product of the strip below each other, and their transposes.
         """
         together, sizes, weights = self.stacked, [self.units], list(weights)
         eye, spread = jnp.eye(together, dtype=weights[0].dtype), []
@@ -161,42 +160,42 @@ class Stacked:
 
     @property
     def learned(self) -> list[bool]:
-        """Returns which arrays of `spread_weights` have a gradient: all but the transposes."""
+        """Which arrays of `spread_weights` have a gradient: all but the transposes."""
         layers = [learned for biased in self.network.biased for learned in (True, False, True)[: 2 + biased]]
         return [*layers, True, False]
 
     def spread_columns_shape(self, width: int) -> tuple[int, int]:
-        """Returns the shape of what `spread_columns` returns."""
+        """Gives the shape that `spread_columns` makes."""
         return self.units, width
 
     def spread_columns(self, x: jax.Array) -> jax.Array:
-        """Returns `(M, C)` unchanged."""
+        """Leaves `(M, C)` unchanged."""
         return x
 
     gather_columns = spread_columns
 
     def spread_rows_shape(self, width: int) -> tuple[int, int]:
-        """Returns the shape of what `spread_rows` returns."""
+        """Gives the shape that `spread_rows` makes."""
         return STRIP * self.units, width
 
     def spread_rows(self, x: jax.Array, width: int) -> jax.Array:
-        """Returns a strip `(8, M)` as `(8 M, width)`."""
+        """Spreads a strip `(8, M)` over `(8 M, width)`."""
         return jnp.concatenate([jnp.broadcast_to(column, (self.units, width)) for column in columns(x.T)], 0)
 
     def gather_rows(self, x: jax.Array) -> jax.Array:
-        """Returns the gradient `(8, M)` of `spread_rows`."""
+        """Sums a gradient of `spread_rows` to `(8, M)`."""
         return join([jnp.sum(part, axis=1, keepdims=True) for part in _cut(x, self.units)], 1).T
 
     def split_rows(self, rows: jax.Array) -> list[jax.Array]:
-        """Returns a strip of `spread_rows` as 8 arrays `(M, width)`."""
+        """Splits a strip of `spread_rows` into 8 arrays `(M, width)`."""
         return _cut(rows, self.units)
 
     def join_rows(self, gradients: list[jax.Array]) -> jax.Array:
-        """Returns the gradients of `split_rows`; it is the inverse."""
+        """Joins the gradients of `split_rows`; it is the inverse."""
         return jnp.concatenate(gradients, 0)
 
     def scores(self, rows: list[jax.Array], across: jax.Array, weights: Sequence[jax.Array]) -> jax.Array:
-        """Returns the scores `(8, C)` of a strip."""
+        """Computes the scores `(8, C)` of a strip."""
         activation = IN_TPU_KERNELS[self.network.activation]
         *layers, vector, turned = weights
         parts = STRIP // self.stacked
@@ -223,7 +222,7 @@ def _padded(x: jax.Array, rows: int, width: int) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _mix(rounded: bool, matrix: jax.Array, transpose: jax.Array, x: jax.Array) -> jax.Array:
-    """Returns matrix @ x; a TPU turns no factor if the transpose is at hand. Its gradient is the matrix's alone."""
+    """Computes matrix @ x; a TPU turns no factor if the transpose is at hand. Only the matrix gets a gradient."""
     return dot(matrix, x, (1, 0), rounded)
 
 
@@ -240,7 +239,7 @@ _mix.defvjp(_mix_forward, _mix_backward)
 
 
 def dot(x: jax.Array, y: jax.Array, axes: tuple[int, int], rounded: bool = False) -> jax.Array:
-    """Returns the product summed over the axes, at least in float32; exact unless factors are rounded to bfloat16."""
+    """Sums the product over the axes, at least in float32; exact unless factors are rounded to bfloat16."""
     kind = jnp.promote_types(x.dtype, jnp.float32)
     if rounded:
         x, y = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
@@ -250,5 +249,5 @@ def dot(x: jax.Array, y: jax.Array, axes: tuple[int, int], rounded: bool = False
 
 
 def form_of(plan: PairPlan) -> ByUnits | Stacked:
-    """Returns the form that suits the number of weights."""
+    """Chooses the form that suits the number of weights."""
     return ByUnits(plan.network) if plan.network.size <= FEW else Stacked(plan.network, plan.rounded)

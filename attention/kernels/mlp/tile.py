@@ -19,12 +19,12 @@ LANES = 128
 
 
 def names_of(form: ByUnits | Stacked) -> list[str]:
-    """Returns the names of the arrays of `spread_weights`."""
+    """Names the arrays of `spread_weights`."""
     return [f"weight_{index}" for index in range(len(form.learned))]
 
 
 def rows_together(plan: PairPlan, turned: bool) -> int:
-    """Returns how many rows are computed together, so that one part need not wait for another."""
+    """Counts the rows that are computed together, so that one part need not wait for another."""
     rows, across = plan.block[::-1] if turned else plan.block
     most = max(2, form_of(plan).together[turned] // -(-across // LANES))  # a register has 16 rows of bfloat16
     return next(STRIP * strips for strips in (16, 8, 4, 2, 1) if strips <= most and rows % (STRIP * strips) == 0)
@@ -49,33 +49,33 @@ class TpuTile:
 
     @property
     def block(self) -> tuple[int, int]:
-        """Returns its rows and columns."""
+        """The number of rows and of columns."""
         return self.plan.block[::-1] if self.turned else self.plan.block
 
     @property
     def lowest(self) -> float:
-        """Returns the score of masked pairs, half the lowest number, to which a score can be added without overflow."""
+        """The score of masked pairs: half the lowest number, to which a score can be added without overflow."""
         return float(jnp.finfo(self.ref["rows"].dtype).min) / 2
 
     @property
     def parts(self) -> list[slice]:
-        """Returns the columns in parts."""
+        """The columns, in parts."""
         across = self.block[1]
         return [slice(start, min(start + LANES, across)) for start in range(0, across, LANES)]
 
     def weights(self) -> list[jax.Array]:
-        """Returns the arrays of `spread_weights` of its head."""
+        """Loads the arrays of `spread_weights` of the tile's head."""
         return [self.ref[name][...] for name in names_of(form_of(self.plan))]
 
     def positions(self, row: Any, part: slice) -> tuple[jax.Array, jax.Array]:
-        """Returns the indices of queries and keys of a part, which broadcast to its shape."""
+        """Gives the indices of a part's queries and keys, which broadcast to its shape."""
         rows, across = (start * size for start, size in zip((self.x, self.y), self.block, strict=True))
         down = rows + row + jax.lax.broadcasted_iota(jnp.int32, (STRIP, 1), 0)
         along = across + part.start + jax.lax.broadcasted_iota(jnp.int32, (1, part.stop - part.start), 1)
         return (along, down) if self.turned else (down, along)
 
     def whole(self) -> Any:
-        """Returns whether the mask allows all pairs of the tile; False if that is not known."""
+        """Tells whether the mask allows all pairs of the tile; False if that is not known."""
         plan, ref = self.plan, self.ref
         if "row_segments" in ref or "dense" in ref:
             return False
@@ -92,7 +92,7 @@ class TpuTile:
         return functools.reduce(jnp.logical_and, conditions) if conditions else True
 
     def allowed(self, row: Any, part: slice) -> jax.Array | None:
-        """Returns which pairs of a part the mask allows."""
+        """Tells which pairs of a part the mask allows."""
         plan, ref, (query, key) = self.plan, self.ref, self.positions(row, part)
         shape = jnp.broadcast_shapes(query.shape, key.shape)
         conditions = near(ref["offset"][0] + query, key, plan.causal, plan.window)
@@ -105,12 +105,12 @@ class TpuTile:
         return functools.reduce(jnp.logical_and, conditions) if conditions else None
 
     def pairs(self, name: str, row: Any, part: slice) -> jax.Array:
-        """Returns a part of an array over pairs, in which axes may be 1."""
+        """Loads a part of an array over pairs, in which axes may be 1."""
         height, width = self.ref[name].shape
         return self.ref[name][pl.ds(row, STRIP) if height > 1 else slice(None), part if width > 1 else slice(None)]
 
     def kept(self, row: Any, part: slice) -> jax.Array:
-        """Returns which weights of a part dropout keeps."""
+        """Tells which weights of a part dropout keeps."""
         seed, sequence = self.ref["seed"], self.ref["sequence"][self.sequence]
         return kept(self.plan, (seed[0], seed[1]), sequence, *self.positions(row, part))
 
@@ -122,7 +122,7 @@ class TpuTile:
         return scores if allowed is None else jnp.where(allowed, scores, self.lowest)
 
     def spread(self, row: Any) -> Any:
-        """Returns where a strip is that is spread over columns."""
+        """Finds the place of a strip that is spread over columns."""
         height = form_of(self.plan).spread_rows_shape(1)[0]
         return pl.ds(pl.multiple_of(row * (height // STRIP), STRIP), height)
 

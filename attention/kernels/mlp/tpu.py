@@ -24,7 +24,7 @@ MOST = 2**13  # rows times units of a tile
 
 
 def block_sizes(queries: int, keys: int, network: Network) -> tuple[int, int]:
-    """Returns queries and keys of a tile: whole registers of 8 × 128, the most whose rows fit in fast memory.
+    """Chooses a tile's queries and keys: whole registers of 8 × 128, the most whose rows fit in fast memory.
 
     Rows that are spread over 128 columns take at most 4 MiB. `benchmarks/README.md` has what other sizes cost.
     """
@@ -35,7 +35,7 @@ def block_sizes(queries: int, keys: int, network: Network) -> tuple[int, int]:
 
 
 def forward(plan: PairPlan, operands: Operands, fixed: Fixed) -> tuple[jax.Array, jax.Array]:
-    """Returns the output `(B, N, T', V)` and log-sum-exp `(B, N, T')`."""
+    """Computes the output `(B, N, T', V)` and log-sum-exp `(B, N, T')`."""
     batch, heads, queries, _ = operands.query.shape
     keys, width = operands.value.shape[2:]
     kind = operands.query.dtype
@@ -68,7 +68,7 @@ def forward(plan: PairPlan, operands: Operands, fixed: Fixed) -> tuple[jax.Array
 def backward(
     plan: PairPlan, operands: Operands, fixed: Fixed, out: jax.Array, log_sums: jax.Array, gradient: jax.Array
 ) -> Operands:
-    """Returns the gradients of all operands, by one kernel, whose rows are keys."""
+    """Computes the gradients of all operands by one kernel, whose rows are keys."""
     batch, heads, queries, _ = operands.query.shape
     keys, width = operands.value.shape[2:]
     across, rows = plan.block
@@ -117,7 +117,7 @@ def backward(
 
 
 def _spread_shape(form: ByUnits | Stacked, rows: int, width: int) -> tuple[int, int]:
-    """Returns the shape of all strips of `rows` spread over columns."""
+    """Gives the shape of all strips of `rows` spread over columns."""
     height, width = form.spread_rows_shape(width)
     return rows // STRIP * height, width
 
@@ -163,7 +163,7 @@ def _column_block(b, n, i, j):
 
 
 def _inputs(plan: PairPlan, operands: Operands, fixed: Fixed, *, turn: bool) -> tuple[dict[str, _Part], Callable]:
-    """Returns the arrays with their blocks, and the function from gradients of spread weights to those of weights.
+    """Prepares the arrays with their blocks, and the function from the gradients of spread weights to the weights'.
 
     Rows are queries and columns are keys, or with `turn` the reverse.
     """
@@ -201,7 +201,7 @@ def _pad(x: jax.Array, axis: int, size: int) -> jax.Array:
 
 
 def _spread_weights(form: ByUnits | Stacked, weights: tuple[jax.Array, ...], width: int) -> tuple[Any, Callable]:
-    """Returns the form's arrays of each head, and the function from their gradients, None for zero, to the weights'."""
+    """Spreads each head's weights, and gives the function from the gradients, None for zero, to the weights'."""
     spread, pull = jax.vjp(lambda weights: jax.vmap(lambda w: form.spread_weights(w, width))(weights), weights)
 
     def pull_weights(gradients):
@@ -265,19 +265,19 @@ def _launch(
 
 
 def _bytes(shape: tuple[int, ...]) -> int:
-    """Returns the bytes of a block of float32 in fast memory, in whole registers."""
+    """Counts the bytes of a block of float32 in fast memory, in whole registers."""
     return 4 * math.prod(shape[:-2]) * (-(-shape[-2] // STRIP) * STRIP) * (-(-shape[-1] // LANES) * LANES)
 
 
 def _by_queries(plan: PairPlan, scalars: dict[str, Any], b, i, y, tiles: int):
-    """Returns the tile of keys nearest to y that some query of tile i sees, and whether it is y itself."""
+    """Finds the tile of keys nearest to y that some query of tile i sees, and tells whether it is y itself."""
     rows, across = plan.block
     first, last = tiles_of_keys(plan, i * rows, rows, scalars["offset"][0], scalars["lengths"][b], across)
     return _nearest(first, last, y, tiles)
 
 
 def _by_keys(plan: PairPlan, scalars: dict[str, Any], b, j, y, tiles: int):
-    """Returns the tile of queries nearest to y that sees some key of tile j, and whether it is y itself."""
+    """Finds the tile of queries nearest to y that sees some key of tile j, and tells whether it is y itself."""
     rows, across = plan.block
     nearest, visible = _nearest(*tiles_of_queries(plan, j * across, across, scalars["offset"][0], rows), y, tiles)
     return nearest, visible & (j * across < scalars["lengths"][b]) if plan.limited else visible
