@@ -166,9 +166,9 @@ class Planes:
         """Sums every item over the columns: `(rows, 1)` of a number, and `(rows, width)` of a vector."""
         if not value.shape:
             return self.plane(value.item()).sum(1, keepdims=True)
-        if value.name in ("add", "add_any", "sub") and all(x.shape == value.shape for x in value.inputs):
+        if value.name in ("add", "add_any") and all(x.shape == value.shape for x in value.inputs):
             first, second = map(self.over_columns, value.inputs)
-            return first - second if value.name == "sub" else first + second
+            return first + second
         if value.name == "neg":
             return -self.over_columns(value.inputs[0])
         if (factors := _factors(value)) is not None:
