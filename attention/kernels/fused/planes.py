@@ -26,7 +26,7 @@ ELEMENTWISE = frozenset(
     re.findall(
         r"\w+",
         "abs add add_any and ceil clamp convert_element_type copy cos div eq exp exp2 expm1 floor ge gt "
-        "integer_pow is_finite le log log1p logistic lt max min mul ne neg not or pow rem round rsqrt "
+        "integer_pow is_finite le log log1p logistic lt max min mul ne neg not one_minus_square or pow rem round rsqrt "
         "select_n sign sin sqrt square stop_gradient sub tan tanh xor ",
     )
 )
@@ -227,6 +227,8 @@ def _rule(name: str) -> Callable[[Value, Index], jax.Array]:
 
 def _elementwise(value: Value, index: Index) -> jax.Array:
     items = [x.item(index if x.shape else ()) for x in value.inputs]
+    if value.name == "one_minus_square":  # of jax 0.11, which Triton and Mosaic do not lower
+        return 1 - items[0] * items[0]
     shape = jnp.broadcast_shapes(*(jnp.shape(x) for x in items))
     return bind(value.equation, [jnp.broadcast_to(x, shape) for x in items])[0]
 
