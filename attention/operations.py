@@ -162,7 +162,7 @@ def of_program(mixer: Any, sizes: Sizes, queries: int, keys: int, implementation
 def _inputs(mixer: Any, sizes: Sizes, queries: int, keys: int) -> list[Any]:
     """Gives the shapes of the arrays, and of the tokens with their sources, of queries and of keys."""
     params = {name: _array(*p.shape) for name, p in mixer.arrays(sizes).items()}
-    read = (queries, mixer.reads_query), (keys, mixer.reads_key)
+    read = (queries, mixer.traits.reads_query), (keys, mixer.traits.reads_key)
     wide = mixer.widths(sizes.heads, sizes.heads, sizes.head).values()
     given = [_array(tokens, *shape) if reads else None for (tokens, reads), shape in zip(read, wide, strict=True)]
     return [params, *((x, _array(tokens, sizes.model)) for x, (tokens, _) in zip(given, read, strict=True))]

@@ -23,71 +23,108 @@ from attention.parameters import Parameter, Params, Sizes
 from attention.types import Checked, Example
 
 
+@dataclasses.dataclass(frozen=True)
+class Traits:
+    """What a mechanism says of itself; the defaults are those of a function of one pair.
+
+    Attributes:
+      causal: Whether it compares a query with its past alone, within one sequence.
+      one_sequence: Whether queries and keys are of one sequence, for another reason.
+      reads_query: Whether the contents of queries count; if only their number does, a mechanism has `query='none'`.
+      reads_key: Whether there are keys; if not, a mechanism has `key='none'` and the keys are None.
+      reads_source: Whether prepared keys need the layer's inputs, which a cache of latents does not keep.
+      ties_values: Whether the prepared keys can also be the values.
+      keeps_keys: Whether prepared keys are the keys themselves but for their turn, so that one cache can hold both.
+      in_parts: Whether devices can hold parts of a sequence's keys: no state or sum goes on from token to token.
+      kernels: The implementations that serve it beside `reference` and `xla`.
+    """
+
+    causal: bool = False
+    one_sequence: bool = False
+    reads_query: bool = True
+    reads_key: bool = True
+    reads_source: bool = False
+    ties_values: bool = True
+    keeps_keys: bool = False
+    in_parts: bool = True
+    kernels: tuple[str, ...] = ("chunked", "pallas")
+
+    @property
+    def cross(self) -> bool:
+        """Tells whether it supports cross-attention."""
+        return not (self.causal or self.one_sequence)
+
+
+PRODUCTS = ("chunked", "cudnn", "pallas")  # the kernels of scores that are dot products
+
+
 class Mixer(Checked):
     """How the tokens of a sequence are mixed. A subclass is a frozen dataclass whose fields are its options in specs.
 
     Attributes:
       title: Its name in errors.
-      implementations: The implementations that support it with its options.
-      cross: Whether it supports cross-attention.
-      reads_query: Whether the contents of queries count; if only their number does, a mechanism has `query='none'`.
-      reads_key: Whether there are keys; if not, a mechanism has `key='none'` and the keys are None.
-      ties_values: Whether the prepared keys can also be the values.
-      random: Whether training needs a random key even without dropout.
-      splits_tokens: Whether devices can share the tokens of a sequence; see `attention.kernels.ring`.
-      reads_source: Whether prepared keys need the layer's inputs, which a cache of latents does not keep.
+      traits: What it says of itself; a property where that depends on its options.
+      normaliser: A string that names what makes weights of scores; see `attention.normaliser`.
     """
 
     title: ClassVar[str] = ""
-    normalises: ClassVar[str] = "none"
-    implementations: tuple[str, ...] = ()
-    cross: bool = True
-    reads_query: bool = True
-    reads_key: bool = True
-    ties_values: bool = True
-    random: bool = False
-    splits_tokens: bool = False
-    reads_source: bool = False
+    traits: ClassVar[Traits] = Traits()
+    normaliser: ClassVar[str] = "none"
 
     def __init_subclass__(cls) -> None:
         cls.title = cls.__dict__.get("title", cls.title or cls.__name__)
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns the learnable arrays by name."""
+        """Declares the learnable arrays by name."""
         return {}
 
     def arrays(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns all learnable arrays, those of the normaliser too."""
-        return self.parameters(sizes)
+        """Declares all learnable arrays, those of the normaliser too."""
+        return self.parameters(sizes) | self.weighing.parameters(sizes)
 
     def widths(self, heads: int, groups: int, head: int) -> dict[str, tuple[int, int]]:
-        """Returns how many queries and keys a token has and how wide they are, for N and K heads of width H."""
+        """Says how many queries and keys a token has and how wide they are, for N and K heads of width H."""
         return {"query": (heads, head), "key": (groups, head)}
 
     check_shapes = staticmethod(check_shapes)
 
     def query_gain(self, head: int) -> float:
-        """Returns the factor of the query projection's initial weights that makes initial scores of order 1."""
+        """Gives the factor of the query projection's initial weights that makes initial scores of order 1."""
         return 1.0
 
     def prepare_query(self, params: Params, query: Any, at: Tokens) -> Any:
-        """Returns the queries `(*B, T, N, H)` in the form that `attend` takes, once a token and head.
+        """Brings queries `(*B, T, N, H)` into the form that `attend` takes, once a token and head.
 
         A subclass that has another form turns the queries first, `at.turn(query)`, where positions are rotary.
         """
         return query if query is None else at.turn(query)
 
     def prepare_key(self, params: Params, key: Any, at: Tokens) -> Any:
-        """Returns the keys `(*B, S, K, H)`, or None for a score without keys, as a decode cache stores them."""
+        """Brings keys `(*B, S, K, H)`, or None for a score without keys, into the form that a decode cache stores."""
         return key if key is None else at.turn(key)
 
     @property
-    def keeps_keys(self) -> bool:
-        """Returns whether `prepare_key` returns the keys unchanged."""
-        return type(self).prepare_key is Mixer.prepare_key
+    def weighing(self) -> Normaliser:
+        """Makes the normaliser."""
+        return normaliser_of(self.normaliser)
+
+    @property
+    def splits_tokens(self) -> bool:
+        """Tells whether devices can share tokens: not with tables over positions, or weights that count keys."""
+        if not (self.traits.in_parts and self.weighing.in_tiles) or self.weighing.counts:
+            return False
+        return not any({"queries", "keys"} & set(p.over or ()) for p in self.parameters(Sizes(2, 1, 2, 1)).values())
+
+    @property
+    def implementations(self) -> tuple[str, ...]:
+        """Names those that support it with its options; cuDNN has the softmax alone."""
+        if not self.weighing.in_tiles:
+            return ("reference", "xla")
+        kernels = (name for name in self.traits.kernels if name != "cudnn" or self.normaliser == "softmax")
+        return ("reference", "xla", *kernels)
 
     def attend(self, params: Params, query: Any, key: Any, value: Float[Array, "*B S K V"], options: Options) -> Any:
-        """Returns the output `(*B, T, N, V)`, and the weights if the options ask for them.
+        """Computes the output `(*B, T, N, V)`, and the weights if the options ask for them.
 
         Queries that may attend to no key give zeros. With a cache, S is its size, not the number of tokens in it.
 
@@ -101,17 +138,17 @@ class Mixer(Checked):
         raise NotImplementedError
 
     def start(self, sizes: Sizes, batch: tuple[int, ...], dtype: Any) -> Any | None:
-        """Returns a recurrence's state before the first token; None for mechanisms that need every key."""
+        """Makes a recurrence's state before the first token; None for mechanisms that need every key."""
         return None
 
     def advance(
         self, params: Params, query: Any, key: Any, value: jax.Array, state: Any, mask: Mask
     ) -> tuple[jax.Array, Any]:
-        """Returns the causal output of the next tokens, which start at the mask's first, and the state after them."""
+        """Computes the causal output of the next tokens, which start at the mask's first, and the state after them."""
         raise NotImplementedError
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> Cost:
-        """Returns the cost of one forward pass over one sequence, given projected queries, keys and values."""
+        """Counts one forward pass over one sequence, given projected queries, keys and values."""
         return operations.of_program(self, sizes, queries, keys, "xla")
 
 
@@ -120,57 +157,17 @@ class Score(Mixer):
     """A function of one pair, whose numbers a normaliser makes weights of.
 
     A subclass must define `pair`; all else follows from it. The forms that it may offer besides are faster, and equal.
-
-    Attributes:
-      normaliser: A string that names the normaliser, such as `sigmoid`; see `attention.normaliser`.
-      needs_causal: Whether it compares a query with its past alone, within one sequence.
     """
 
     title = ""
     normaliser: Annotated[str, Example("sigmoid")] = dataclasses.field(default="softmax", kw_only=True)
-    kernels: ClassVar[tuple[str, ...]] = ("pallas",)  # the implementations that are kernels
-    needs_causal: ClassVar[bool] = False
 
     def __post_init__(self):
         super().__post_init__()
         normaliser_of(self.normaliser)
 
-    @property
-    def cross(self) -> bool:
-        """Returns whether it supports cross-attention."""
-        return not self.needs_causal
-
-    @property
-    def weighing(self) -> Normaliser:
-        """Returns the normaliser."""
-        return normaliser_of(self.normaliser)
-
-    @property
-    def normalises(self) -> str:
-        """Returns the name of the normaliser."""
-        return self.normaliser
-
-    @property
-    def random(self) -> bool:
-        """Returns whether training needs a random key even without dropout."""
-        return self.weighing.random
-
-    @property
-    def splits_tokens(self) -> bool:
-        """Returns whether devices can share tokens: not with tables over positions, or weights that count keys."""
-        tables = [p for p in self.parameters(Sizes(2, 1, 2, 1)).values() if {"queries", "keys"} & set(p.over or ())]
-        return self.weighing.in_tiles and not self.weighing.counts and not tables
-
-    @property
-    def implementations(self) -> tuple[str, ...]:
-        """Names those of every function of a pair, and the kernels; cuDNN has the softmax alone."""
-        if not self.weighing.in_tiles:
-            return ("reference", "xla")
-        kernels = (name for name in self.kernels if name != "cudnn" or self.normaliser == "softmax")
-        return ("reference", "xla", "chunked", *kernels)
-
     def pair(self, params: Params, query: Any, key: Any, at: At) -> Float[Array, ""]:
-        """Returns the score of one prepared query and one prepared key of one head, at least in float32.
+        """Computes the score of one prepared query and one prepared key of one head, at least in float32.
 
         Args:
           params: The arrays that `parameters` declares; of those over heads or pairs the part of this head and pair.
@@ -187,18 +184,14 @@ class Score(Mixer):
         """
         return None
 
-    def arrays(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns the arrays of the score and of its normaliser."""
-        return self.parameters(sizes) | self.weighing.parameters(sizes)
-
     def attend(self, params: Params, query: Any, key: Any, value: Float[Array, "*B S K V"], options: Options) -> Any:
-        """Returns the output `(*B, T, N, V)`, and the weights if the options ask for them."""
-        if self.needs_causal and not options.mask.causal:
+        """Computes the output `(*B, T, N, V)`, and the weights if the options ask for them."""
+        if self.traits.causal and not options.mask.causal:
             raise UnsupportedError(f"{self.title} needs a causal mask with these options: the past is what fades.")
         return choose.attend(self, params, query, key, value, options)
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> Cost:
-        """Returns the cost of preparation, of `pair` for each pair, the normaliser, and weighted values."""
+        """Counts the preparation, `pair` for each pair, the normaliser, and weighted values."""
         return operations.of_pairs(self, sizes, queries, keys)
 
 
@@ -213,7 +206,7 @@ def attend(
     source: Float[Array, "*B S D"] | None = None,
     **options: Any,
 ) -> Any:
-    """Returns attention with any score, in the layout of `jax.nn.dot_product_attention`.
+    """Computes attention with any score, in the layout of `jax.nn.dot_product_attention`.
 
     Keys and values that no query may attend to are replaced by zeros first, so the contents of padding, NaN included,
     reach neither output nor gradient. A query that may attend to no key gives zeros with zero gradient.
@@ -239,7 +232,7 @@ def attend(
     check_parts(mask, checked.bias, (*query.shape[:-3], query.shape[-2], query.shape[-3], keys))
     reachable = lambda x: mask.without_unreachable(x, query.shape[-3], query.ndim)  # noqa: E731
     key, value, source = jax.tree.map(reachable, (key, value, source))
-    inputs = query if source is None or score.cross else mask.at_queries(source, query.shape[-3], -2)
+    inputs = query if source is None or score.traits.cross else mask.at_queries(source, query.shape[-3], -2)
     query = score.prepare_query(params, query, Tokens(mask.query_offset, inputs))
     key = score.prepare_key(params, key, Tokens(0, key if source is None else source))
     return score.attend(params, query, key, key if value is None else value, checked)
@@ -247,9 +240,9 @@ def attend(
 
 def _check_given(score: Mixer, params: Params, query: Any, key: Any, value: Any, source: Any) -> None:
     """Raises UsageError unless everything that the score reads is given."""
-    if score.reads_key and key is None:
+    if score.traits.reads_key and key is None:
         raise UsageError(f"{score.title} reads keys; give them.")
-    if value is None and not (score.reads_key and score.ties_values):
+    if value is None and not (score.traits.reads_key and score.traits.ties_values):
         raise UsageError(f"The keys of {score.title} cannot be its values; give values.")
     if key is not None:
         score.check_shapes(query, key, key if value is None else value)

@@ -146,7 +146,7 @@ def cores(shape: Shape, specs: tuple[str, ...]) -> Iterator[Core]:
     for spec in specs:
         mechanism = mechanism_of(spec)
         core = (mechanism.score, mechanism.align, mechanism.value == "tied")
-        if core in measured or not (shape.causal or mechanism.score.cross):  # which needs a causal mask
+        if core in measured or not (shape.causal or mechanism.score.traits.cross):  # which needs a causal mask
             continue
         measured.add(core)
         for implementation in mechanism.score.implementations:

@@ -123,7 +123,8 @@ class Mechanism(Checked):
         if taken := sorted(inherited & options):
             has = bases[-1].__name__
             raise UsageError(f"The score {kind.__name__} cannot have an option {taken[0]}: {has} has it already.")
-        for piece, read in {"query": self.score.reads_query, "key": self.score.reads_key}.items():
+        traits = self.score.traits
+        for piece, read in {"query": traits.reads_query, "key": traits.reads_key}.items():
             if (getattr(self, piece) == "none") == read:
                 what = "needs a" if read else "looks at no"
                 raise UsageError(
@@ -131,9 +132,9 @@ class Mechanism(Checked):
                 )
         if self.key == "shared" and self.query == "none":
             raise UsageError(f"{self.name} projects no queries, so key='shared' cannot be.")
-        if self.value == "tied" and not (self.score.ties_values and self.score.reads_key):
+        if self.value == "tied" and not (traits.ties_values and traits.reads_key):
             raise UsageError(f"The score of {self.name} keeps no keys that could be values, so value='tied' cannot be.")
-        if self.latent and self.score.reads_source:
+        if self.latent and traits.reads_source:
             raise UsageError(f"The keys of {self.name} need the layer's inputs, so it takes no latent={self.latent}.")
         if self.latent_norm and not (self.latent or self.query_latent):
             raise UsageError(f"{self.name} has no latent to norm; give latent or query_latent too.")
@@ -146,7 +147,7 @@ class Mechanism(Checked):
     @property
     def cross(self) -> bool:
         """Whether it supports cross-attention, where positions of queries and keys cannot be compared."""
-        return self.score.cross and not (self.window or self.rotary)
+        return self.score.traits.cross and not (self.window or self.rotary)
 
     def _check_decoupled(self) -> None:
         """Raises UsageError unless a part of queries and keys can turn beside the rest."""

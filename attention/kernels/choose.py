@@ -41,7 +41,7 @@ def attend(score: Any, params: Params, query: Any, key: Any, value: jax.Array, o
     """
     name, block = check_implementation(options.implementation, score.implementations, score.title)
     queries, heads = jax.tree.leaves(query)[0].shape[value.ndim - 3 : value.ndim - 1]
-    query, key = query if score.reads_query else None, key if score.reads_key else None
+    query, key = query if score.traits.reads_query else None, key if score.traits.reads_key else None
     form = score.form(params, query, key)
     if isinstance(form, Dot) and form.key_bias is not None and devices(*CONTEXT) > 1:
         form = None  # a ring adds no bias
@@ -97,7 +97,7 @@ def _pays(module: Any, call: Call) -> bool:
 
 def _depends_on_both(call: Call) -> bool:
     """Tells whether scores depend on queries or keys; if not, XLA computes the weights once for the whole batch."""
-    return call.score.reads_query or call.score.reads_key
+    return call.score.traits.reads_query or call.score.traits.reads_key
 
 
 def _score_bytes(call: Call) -> int:

@@ -10,7 +10,7 @@ from jax.nn import initializers
 from attention.activations import unit
 from attention.parameters import Parameter, Params, Sizes, lift
 from attention.recurrences.linear import Strongest
-from attention.recurrences.recurrence import Recurrence
+from attention.recurrences.recurrence import CHUNKED, Recurrence
 from attention.recurrences.surrounded import Surrounded
 from attention.types import Count
 
@@ -46,6 +46,7 @@ class GatedLinear(Recurrence):
 
     rank: Count = 16
     title = "Gated linear attention"
+    traits = CHUNKED
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Declares W₁, W₂ and b."""

@@ -18,7 +18,7 @@ from attention.forms import Tokens
 from attention.kernels.call import check_shapes, check_weight
 from attention.options import Options, takes_options
 from attention.parameters import Parameter, Params, Sizes, lift
-from attention.recurrences.recurrence import Recurrence
+from attention.recurrences.recurrence import CHUNKED, Recurrence
 from attention.score import attend
 from attention.types import Names, Number, above, at_most
 
@@ -110,7 +110,7 @@ class LinearAttention(Recurrence):
     feature: Annotated[str, Names(FEATURES)] = "elu"
     normalise: bool = True
     title = "Linear attention"
-    ties_values = True
+    traits = dataclasses.replace(CHUNKED, ties_values=True)
 
     def __post_init__(self):
         super().__post_init__()
@@ -118,8 +118,8 @@ class LinearAttention(Recurrence):
             raise UsageError("Linear attention with feature='identity' may divide by 0; say normalise=False too.")
 
     @property
-    def normalises(self) -> str:
-        """The normaliser's name: `sum`, or `none` if weights are not divided by their sum."""
+    def normaliser(self) -> str:
+        """Names `sum`, or `none` if weights are not divided by their sum."""
         return "sum" if self.normalise else "none"
 
     def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> jax.Array:
@@ -165,6 +165,7 @@ class Delta(Recurrence):
 
     strongest: Strongest = 1.0
     title = "Delta attention"
+    traits = CHUNKED
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Declares W_β and its bias."""

@@ -1,5 +1,6 @@
 """What a recurrence is: a function of one step, which writes a key with its value into a state that queries read."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from attention.mesh import platform
 from attention.options import Options
 from attention.parameters import Params, Sizes, trail
 from attention.recurrences.state import Writes, all_pairs, from_state, in_chunks
-from attention.score import Mixer
+from attention.score import Mixer, Traits
 
 
 class Recurrence(Mixer):
@@ -26,16 +27,12 @@ class Recurrence(Mixer):
     A subclass must define `write` and `read` for one head, and `begin` where the state is no matrix. A causal step is
     write, then read; without causality all keys are written in order before any query reads. Keys beyond `key_lengths`
     write nothing. From these follow all passes as a scan, and decoding. A subclass whose state is a matrix W may offer
-    `writes`, from which chunks of tokens follow, which are faster and equal.
+    `writes`, with `traits = CHUNKED`; from it all pairs at once (`xla`) and chunks of tokens follow, which are faster
+    and equal.
     """
 
     title = ""
-    ties_values = False  # prepared keys come with their gates
-
-    @property
-    def implementations(self) -> tuple[str, ...]:
-        """The scan under the name `reference`, all pairs or the scan as `xla`, and chunks where offered."""
-        return ("reference", "xla", *(("chunked",) if type(self).writes is not Recurrence.writes else ()))
+    traits = Traits(ties_values=False, in_parts=False, kernels=())  # prepared keys come with their gates
 
     def gates(self, params: Params, source: jax.Array) -> Any:
         """Computes what `write` needs of a token beside key and value, from its input: a tree of `(*B, S, N, …)`."""
@@ -221,6 +218,9 @@ class Recurrence(Mixer):
     def cost(self, sizes: Sizes, queries: int, keys: int) -> operations.Cost:
         """Counts the cost of a step for each key, of a reading for each query, and of the gates."""
         return operations.of_program(self, sizes, queries, keys, "reference")
+
+
+CHUNKED = dataclasses.replace(Recurrence.traits, kernels=("chunked",))  # of a recurrence that defines `writes`
 
 
 def _unless_differentiated(alone: Callable, differentiated: Callable) -> Callable:

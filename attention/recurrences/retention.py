@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from attention.activations import inverse_rms
 from attention.parameters import Parameter, Params, Sizes
-from attention.recurrences.recurrence import Recurrence
+from attention.recurrences.recurrence import CHUNKED, Recurrence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Retention(Recurrence):
     """
 
     title = "Retention"
+    traits = CHUNKED
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Declares log(1/γ − 1), which is learned from the paper's values on."""

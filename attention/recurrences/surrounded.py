@@ -15,7 +15,8 @@ from attention.kernels.call import check_shapes
 from attention.mask import Mask
 from attention.options import Options
 from attention.parameters import Parameter, Params, Sizes, lift
-from attention.recurrences.recurrence import Recurrence
+from attention.recurrences.recurrence import CHUNKED, Recurrence
+from attention.score import Traits
 from attention.types import Names, Positive, Sentinel, Size
 
 PARTS = ("query", "key", "value")
@@ -50,9 +51,9 @@ class Surrounded(Recurrence):
     title = ""
 
     @property
-    def cross(self) -> bool:
-        """Whether it supports cross-attention: not where it looks at the query's own token or those before."""
-        return not (self.conv or self.gate or self.skip)
+    def traits(self) -> Traits:
+        """Keeps to one sequence where it looks at the query's own token or those before."""
+        return dataclasses.replace(CHUNKED, one_sequence=bool(self.conv or self.gate or self.skip))
 
     def widths(self, heads: int, groups: int, head: int) -> dict[str, tuple[int, int]]:
         """See `Mixer`.

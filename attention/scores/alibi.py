@@ -9,7 +9,7 @@ import numpy as np
 
 from attention.forms import At
 from attention.parameters import Parameter, Params, Sizes
-from attention.score import Score
+from attention.score import Score, Traits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,20 +21,21 @@ class Alibi(Score):
     """
 
     learned: bool = False
+    traits = Traits(keeps_keys=True)
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns log m if slopes are learned."""
+        """Declares log m if slopes are learned."""
         init = lambda key, shape, dtype: jnp.log(jnp.asarray(slopes(shape[0]), dtype))  # noqa: E731
         return {"log_slope": Parameter((sizes.heads,), init, ("heads",))} if self.learned else {}
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
-        """Returns the score of a pair at a distance."""
+        """Lowers the product by the distance."""
         slope = jnp.exp(params["log_slope"]) if self.learned else jnp.asarray(slopes(at.heads), query.dtype)[at.head]
         return query @ key * query.shape[-1] ** -0.5 - slope * jnp.abs(at.query - at.key)
 
 
 def slopes(heads: int) -> np.ndarray:
-    """Returns 2^(−8n/N) for n from 1 to N; between powers of 2, every other slope of the next one fills up."""
+    """Computes 2^(−8n/N) for n from 1 to N; between powers of 2, every other slope of the next one fills up."""
     whole = 2 ** math.floor(math.log2(heads))
     exponents = [8 * n / whole for n in range(1, whole + 1)]
     exponents += [4 * n / whole for n in range(1, 2 * (heads - whole), 2)]

@@ -11,31 +11,31 @@ from attention.activations import unit
 from attention.forms import At, Dot, Tokens
 from attention.kernels.arrays import precise
 from attention.parameters import Parameter, Params, Sizes, lift
-from attention.score import Score
+from attention.score import PRODUCTS, Score, Traits
 
 
 @dataclasses.dataclass(frozen=True)
 class Cosine(Score):
     """score = cos(q, k) / τ, with one τ for each head, at least 0.01 and 0.1 at first."""
 
-    kernels = ("cudnn", "pallas")
+    traits = Traits(kernels=PRODUCTS)
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns −log τ."""
+        """Declares −log τ."""
         return {"log_scale": Parameter((sizes.heads,), initializers.constant(math.log(10.0)), ("heads",))}
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
-        """Returns q/‖q‖, or k/‖k‖."""
+        """Computes q/‖q‖, or k/‖k‖."""
         return unit(at.turn(query))
 
     prepare_key = prepare_query
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
-        """Returns the cosine over τ."""
+        """Divides the cosine by τ."""
         return query @ key * _scale(params)
 
     def form(self, params: Params, query: jax.Array, key: jax.Array) -> Dot:
-        """Returns the scores with 1/τ folded into the queries."""
+        """Folds 1/τ into the queries."""
         scale = lift(_scale(params)[:, None], query.ndim)
         return Dot(precise(query) * scale, precise(key), 1.0)  # scores may be a hundred: no second rounding
 

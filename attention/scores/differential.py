@@ -13,7 +13,7 @@ from attention.forms import Tokens
 from attention.kernels.arrays import precise
 from attention.options import Options
 from attention.parameters import Parameter, Params, Sizes, lift
-from attention.score import Mixer
+from attention.score import Mixer, Traits
 from attention.scores.dot import DotProduct
 from attention.types import NotNegative, below
 
@@ -30,26 +30,24 @@ class Differential(Mixer):
 
     initial: Annotated[NotNegative, below(1)] = 0
     title = "Differential attention"
-    normalises = "softmax"
-    implementations = ("reference", "xla", "chunked")  # its values are wider than its halves, which cuDNN refuses
-    ties_values = False
-    splits_tokens = True
+    normaliser = "softmax"
+    traits = Traits(ties_values=False, kernels=("chunked",))  # its values are wider than its halves: cuDNN refuses
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns a and b of both softmaxes, shared by the heads as in the published code, and the norm's scale."""
+        """Declares a and b of both softmaxes, shared by the heads as in the published code, and the norm's scale."""
         _check_even(sizes.head)
         vectors = Parameter((2, sizes.head // 2), initializers.normal(0.1))
         scale = Parameter((sizes.head,), initializers.ones)
         return {"query_vector": vectors, "key_vector": vectors, "scale": scale}
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
-        """Returns the query, with each of its halves turned."""
+        """Turns each half of a query or key."""
         return jnp.concatenate([at.turn(half) for half in jnp.split(query, 2, -1)], -1) if at.rotary else query
 
     prepare_key = prepare_query
 
     def attend(self, params: Params, query: Any, key: Any, value: Any, options: Options) -> Any:
-        """Returns the normed difference, and the difference of the weights if asked for."""
+        """Computes the normed difference, and the difference of the weights if asked for."""
         _check_even(query.shape[-1])
         exact = precise(value)  # the norm magnifies what rounding leaves of a difference
         first, second = (

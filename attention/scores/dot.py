@@ -15,7 +15,7 @@ from attention.forms import At, Dot, Tokens
 from attention.kernels.arrays import precise
 from attention.options import takes_options
 from attention.parameters import Parameter, Params, Sizes, lift
-from attention.score import Score, attend
+from attention.score import PRODUCTS, Score, Traits, attend
 from attention.types import Names, NotNegative, Sentinel, Size
 
 SIDES = ("query", "key")
@@ -33,7 +33,7 @@ def dot_product_attention(
     precision: jax.lax.PrecisionLike = None,
     **options: Any,
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """Returns softmax(q·k · scale + bias) v (Vaswani et al. 2017, eq. 1).
+    """Computes softmax(q·k · scale + bias) v (Vaswani et al. 2017, eq. 1).
 
     A query that may attend to no key gives zeros with zero gradient. Keys and values that no query may attend to are
     replaced by zeros first, so the contents of padding, NaN included, reach neither output nor gradient.
@@ -78,7 +78,6 @@ class DotProduct(Score):
     qk_norm: Annotated[str, Names(NORMS), Sentinel("", "none")] = ""
     precision: Any = dataclasses.field(default=None, kw_only=True)
     title = "Dot-product attention"
-    kernels = ("cudnn", "pallas")
 
     def __post_init__(self):
         super().__post_init__()
@@ -86,14 +85,13 @@ class DotProduct(Score):
             raise UsageError("Dot-product scores have a further layer (dim) or a norm (qk_norm), not both.")
 
     @property
-    def keeps_keys(self) -> bool:
-        """Returns whether keys are stored unchanged, without the further layer and the norm."""
-        return not (self.dim or self.qk_norm)
-
-    ties_values = keeps_keys
+    def traits(self) -> Traits:
+        """Says that keys are stored unchanged, without the further layer and the norm."""
+        plain = not (self.dim or self.qk_norm)
+        return Traits(ties_values=plain, keeps_keys=plain, kernels=PRODUCTS)
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns kernel and bias of the further layers, and the weights of the norm, which all heads share."""
+        """Declares kernel and bias of the further layers, and the weights of the norm, which all heads share."""
         if self.qk_norm:
             init = initializers.zeros if NORMS[self.qk_norm] else initializers.ones
             return {f"{side}_norm": Parameter((sizes.head,), init) for side in SIDES}
@@ -104,15 +102,15 @@ class DotProduct(Score):
         return {f"down_{side}_{name}": p for side in SIDES for name, p in (("kernel", kernel), ("bias", bias))}
 
     def query_gain(self, head: int) -> float:
-        """Returns 1/√H over the scale, as T5 initialises its queries for unscaled scores (Raffel et al. 2020)."""
+        """Divides 1/√H by the scale, as T5 initialises its queries for unscaled scores (Raffel et al. 2020)."""
         return 1.0 / (self.scale * (self.dim or head) ** 0.5) if self.scale else 1.0
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
-        """Returns the query, after the further layer or the norm if there is one."""
+        """Applies the further layer or the norm, if there is one."""
         return self._prepare(params, "query", query, at)
 
     def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> jax.Array:
-        """Returns the key, after the further layer or the norm if there is one."""
+        """Applies the further layer or the norm, if there is one."""
         return self._prepare(params, "key", key, at)
 
     def _prepare(self, params: Params, side: str, x: jax.Array, at: Tokens) -> jax.Array:
@@ -127,9 +125,9 @@ class DotProduct(Score):
         return x @ kernel + lift(bias, x.ndim)
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
-        """Returns q·k · scale."""
+        """Computes q·k · scale."""
         return jnp.dot(query, key, precision=self.precision) * (self.scale or query.shape[-1] ** -0.5)
 
     def form(self, params: Params, query: jax.Array, key: jax.Array) -> Dot:
-        """Returns the scores as they are."""
+        """Gives the scores as they are."""
         return Dot(query, key, self.scale or query.shape[-1] ** -0.5, precision=self.precision)

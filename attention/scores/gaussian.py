@@ -18,7 +18,7 @@ from attention.kernels.arrays import precise, spread_heads
 from attention.kernels.call import check_weight
 from attention.options import takes_options
 from attention.parameters import Parameter, Params, Sizes, lift
-from attention.score import Score, attend
+from attention.score import PRODUCTS, Score, Traits, attend
 from attention.types import NotNegative, Positive
 
 
@@ -34,7 +34,7 @@ def gaussian_attention(
     decay: float = 0.0,
     **options: Any,
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """Returns softmax(−‖q−k‖²/2σ² + bias) k, which projects queries onto the surface of the keys (Sanger, eq. 14).
+    """Computes softmax(−‖q−k‖²/2σ² + bias) k, which projects queries onto the surface of the keys (Sanger, eq. 14).
 
     ‖q‖² shifts all scores of a row alike, so the softmax removes it. The scores are then q·k/σ² − ‖k‖²/2σ², dot
     products with a bias for each key, and simply dot products at scale 1/σ² if keys have norm 1.
@@ -90,29 +90,25 @@ class Gaussian(Score):
     title = "Gaussian attention"
 
     @property
-    def kernels(self) -> tuple[str, ...]:
-        """Adds cuDNN where scores are dot products alone; it would round a bias of keys."""
-        return ("cudnn", "pallas") if self.squared and self.normalise and not self.decay else ("pallas",)
-
-    @property
-    def needs_causal(self) -> bool:
-        """Returns whether there is a decay, which compares positions within one sequence."""
-        return self.decay > 0
+    def traits(self) -> Traits:
+        """Adds cuDNN where scores are dot products alone, as it would round a bias of keys; a decay is of the past."""
+        products = self.squared and self.normalise and not self.decay
+        return Traits(causal=self.decay > 0, kernels=PRODUCTS if products else Traits.kernels)
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns log σ of each head if it is learned."""
+        """Declares log σ of each head if it is learned."""
         if not self.learn_sigma:
             return {}
         return {"log_sigma": Parameter((sizes.heads,), initializers.constant(math.log(self.sigma)), ("heads",))}
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
-        """Returns queries or keys, divided by their norms if `normalise` is set; tied values are these keys."""
+        """Divides queries or keys by their norms if `normalise` is set; tied values are these keys."""
         return unit(at.turn(query)) if self.normalise else at.turn(query)
 
     prepare_key = prepare_query
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
-        """Returns −‖q−k‖²/2σ² − λ(i−j), or with the distance itself, whose gradient at q = k is zero."""
+        """Computes −‖q−k‖²/2σ² − λ(i−j), or with the distance itself, whose gradient at q = k is zero."""
         distance = jnp.sum((query - key) ** 2)
         if not self.squared:
             apart = distance > 0
@@ -120,7 +116,7 @@ class Gaussian(Score):
         return -distance / (2 * self._sigma(params) ** 2) - self.decay * (at.query - at.key)
 
     def form(self, params: Params, query: jax.Array, key: jax.Array) -> Dot | None:
-        """Returns q·k/σ² − ‖k‖²/2σ² + λj: ‖q‖² and λi are the same for a row."""
+        """Gives q·k/σ² − ‖k‖²/2σ² + λj: ‖q‖² and λi are the same for a row."""
         if not (self.squared and self.weighing.shift_invariant):
             return None
         sigma, bias = self._sigma(params), None
@@ -145,12 +141,12 @@ class Gaussian(Score):
 
 
 def _plain(x: Any) -> Any:
-    """Returns a NumPy number as a Python float, which does not promote bfloat16 to float32; leaves the rest as is."""
+    """Makes a NumPy number a Python float, which does not promote bfloat16 to float32; leaves the rest as is."""
     return float(x) if isinstance(x, numbers.Real) and not isinstance(x, bool) else x
 
 
 def _key_bias(key: jax.Array, sigma: Any, heads: int) -> jax.Array:
-    """Returns −‖k‖²/2σ² of the rounded keys, `(*B, N, 1, S)`, at least in float32."""
+    """Computes −‖k‖²/2σ² of the rounded keys, `(*B, N, 1, S)`, at least in float32."""
     squares = jnp.sum(precise(spread_heads(key, heads)) ** 2, axis=-1)
     scale = lift(sigma, squares.ndim) if isinstance(sigma, jax.Array) else sigma
     return jnp.moveaxis(-squares / (2 * scale**2), -1, -2)[..., None, :]

@@ -12,7 +12,7 @@ from attention.forms import At
 from attention.kernels.call import check_weight
 from attention.options import takes_options
 from attention.parameters import Parameter, Params, Sizes
-from attention.score import Score, attend
+from attention.score import Score, Traits, attend
 
 
 @takes_options
@@ -23,7 +23,7 @@ def location_attention(
     kernel_bias: Float[Array, "L"],
     **options: Any,
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """Returns softmax(W q + b + bias) v, which uses no keys (Luong et al. 2015, eq. 9; variant 5 in Wikipedia).
+    """Computes softmax(W q + b + bias) v, which uses no keys (Luong et al. 2015, eq. 9; variant 5 in Wikipedia).
 
     Args:
       query: Queries `(*B, T, N, H)`.
@@ -57,13 +57,13 @@ class Location(Score):
     """score = w_j·q_i + b_j, with a row of W for each position of the source."""
 
     title = "Location-based attention"
-    reads_key = False
+    traits = Traits(reads_key=False)
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns W and b."""
+        """Declares W and b."""
         rows = Parameter((sizes.length, sizes.head), initializers.lecun_normal(in_axis=-1, out_axis=-2), ("keys",))
         return {"rows": rows, "bias": Parameter((sizes.length,), initializers.zeros, ("keys",))}
 
     def pair(self, params: Params, query: jax.Array, key: None, at: At) -> jax.Array:
-        """Returns the coefficient of the key's position."""
+        """Computes the coefficient of the key's position."""
         return query @ params["rows"] + params["bias"]

@@ -13,7 +13,7 @@ from attention.forms import At, Dot, Tokens
 from attention.kernels.call import check_shapes, check_weight
 from attention.options import takes_options
 from attention.parameters import Parameter, Params, Sizes
-from attention.score import Score, attend
+from attention.score import PRODUCTS, Score, Traits, attend
 from attention.scores.dot import dot_product_attention
 from attention.scores.pairwise import neural_attention
 
@@ -31,7 +31,7 @@ def luong_attention(
     vector: Float[Array, "*N M"] | None = None,
     **options: Any,
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """Returns softmax(score + bias) v with a score of Luong et al. (2015), eq. 8; Wikipedia describes them too.
+    """Computes softmax(score + bias) v with a score of Luong et al. (2015), eq. 8; Wikipedia describes them too.
 
     `dot` is q·k, without 1/√H; `general` is qᵀ W_a k; `concat` is vᵀ tanh(W_a [q; k] + b).
 
@@ -85,23 +85,23 @@ class Bilinear(Score):
 
     per_head: bool = False
     title = "Luong attention"
-    kernels = ("cudnn", "pallas")
+    traits = Traits(keeps_keys=True, kernels=PRODUCTS)
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns W_a, initialised so that scores have the variance of scaled dot products."""
+        """Declares W_a, initialised so that scores have the variance of scaled dot products."""
         heads = {"heads": sizes.heads} if self.per_head else {}
         shape = (*heads.values(), sizes.head, sizes.head)
         return {"kernel": Parameter(shape, initializers.normal(1.0 / sizes.head), tuple(heads))}
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
-        """Returns W_aᵀ q."""
+        """Computes W_aᵀ q."""
         kernel = params["kernel"].astype(query.dtype)
         return jnp.einsum(f"...nh,{'n' if self.per_head else ''}hk->...nk", at.turn(query), kernel)
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
-        """Returns the product of a prepared query and a key."""
+        """Multiplies a prepared query and a key."""
         return query @ key
 
     def form(self, params: Params, query: jax.Array, key: jax.Array) -> Dot:
-        """Returns the scores as they are."""
+        """Gives the scores as they are."""
         return Dot(query, key, 1.0)

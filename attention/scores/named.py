@@ -17,7 +17,7 @@ from attention.score import Mixer
 
 @functools.cache
 def classes() -> dict[str, type[Mixer]]:
-    """Returns every class of `attention.scores` and `attention.recurrences` that can be made, by name."""
+    """Finds every class of `attention.scores` and `attention.recurrences` that can be made, by name."""
     found = {}
     for package in (scores, recurrences):
         for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
@@ -30,7 +30,7 @@ def classes() -> dict[str, type[Mixer]]:
 
 @functools.cache
 def named(text: str) -> Mixer:
-    """Returns what a string names.
+    """Makes what a string names.
 
     Raises:
       UsageError: nothing has the name or the option, or the string has several items.
@@ -39,11 +39,11 @@ def named(text: str) -> Mixer:
 
 
 def attend(mixer: Mixer | str, params: Params, query: Any, key: Any, value: Any, **options: Any) -> Any:
-    """Returns `attention.score.attend`, which lists the options, of a score, a recurrence, or a string that names one.
+    """Calls `attention.score.attend`, which lists the options, with a score, a recurrence, or a string that names one.
 
     Args:
       mixer: Such as `Alibi(learned=True)` or `'alibi(learned=True)'`.
-      params: Its arrays by name, as `init` returns them.
+      params: Its arrays by name, as `init` makes them.
       query: Queries `(*B, T, N, H)`.
       key: Keys `(*B, S, K, H)`, or None for a score that reads none.
       value: Values `(*B, S, K, V)`.
@@ -55,7 +55,7 @@ def attend(mixer: Mixer | str, params: Params, query: Any, key: Any, value: Any,
 def init(
     mixer: Mixer | str, key: PRNGKeyArray, heads: int, head: int, *, length: int = 0, model: int = 0
 ) -> dict[str, jax.Array]:
-    """Returns initial arrays in float32.
+    """Makes initial arrays in float32.
 
     Args:
       mixer: A score, a recurrence, or a string that names one.

@@ -14,7 +14,7 @@ from attention.kernels.call import check_implementation
 from attention.mask import Mask, choose_blocks, in_blocks, keys_of_blocks
 from attention.options import Options
 from attention.parameters import Parameter, Params, Sizes, lift
-from attention.score import Mixer
+from attention.score import Mixer, Traits
 from attention.scores.dot import DotProduct
 from attention.types import Count
 
@@ -39,12 +39,11 @@ class NativeSparse(Mixer):
     top: Count = 16
     near: Count = 512
     title = "Native sparse attention"
-    normalises = "softmax"
-    implementations = ("reference", "xla", "chunked")
-    cross = ties_values = False
+    normaliser = "softmax"
+    traits = Traits(one_sequence=True, ties_values=False, keeps_keys=True, in_parts=False, kernels=("chunked",))
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns W, and of keys and values the places, W₁, b₁ and W₂, which all heads share."""
+        """Declares W, and of keys and values the places, W₁, b₁ and W₂, which all heads share."""
         head, flat = sizes.head, self.size * sizes.head
         compression = {
             "place": Parameter((self.size, head), initializers.normal(0.02)),
@@ -56,12 +55,12 @@ class NativeSparse(Mixer):
         return {"gate_kernel": gates} | {f"{side}_{name}": p for side in SIDES for name, p in compression.items()}
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> Any:
-        """Returns the queries, and the gates of the branches `(*B, T, N, 3)`."""
+        """Turns the queries, and computes the gates of the branches `(*B, T, N, 3)`."""
         gates = jax.nn.sigmoid(jnp.tensordot(at.source, params["gate_kernel"].astype(at.source.dtype), 1))
         return at.turn(query), gates
 
     def attend(self, params: Params, query: Any, key: jax.Array, value: jax.Array, options: Options) -> Any:
-        """Returns the gated sum, and that of the weights, where a compressed block's are spread over its keys."""
+        """Computes the gated sum, and that of the weights, where a compressed block's are spread over its keys."""
         name, _ = check_implementation(options.implementation, self.implementations, self.title)
         (query, gates), keys = query, key.shape[-3]
         visible, bias = _of_pairs(options, query, value)
@@ -90,7 +89,7 @@ class NativeSparse(Mixer):
         return _gated(gates, *outs).astype(value.dtype), weights.astype(value.dtype)
 
     def _compress(self, params: Params, side: str, x: jax.Array) -> jax.Array:
-        """Returns `(*B, C, K, H)` of keys or values `(*B, S, K, H)`, at least in float32."""
+        """Compresses keys or values `(*B, S, K, H)` to `(*B, C, K, H)`, at least in float32."""
         x, of = precise(x), lambda name: params[f"{side}_{name}"]
         blocks = jnp.moveaxis(in_blocks(jnp.moveaxis(x, -3, -1), self.size), (-2, -1), (-4, -2))  # (*B, C, K, size, H)
         placed = blocks + lift(of("place"), blocks.ndim)
@@ -99,7 +98,7 @@ class NativeSparse(Mixer):
         return hidden @ of("out_kernel")
 
     def _choose(self, weights: jax.Array, visible: jax.Array, groups: int, keys: int) -> jax.Array:
-        """Returns the mask of the keys in chosen blocks `(*B, N, T, S)`, from the weights of blocks `(*B, N, T, C)`."""
+        """Masks all but the keys of chosen blocks `(*B, N, T, S)`, given the weights of blocks `(*B, N, T, C)`."""
         *batch, heads, queries, blocks = weights.shape
         grouped = lambda x: x.reshape(*batch, groups, heads // groups, queries, blocks)  # noqa: E731
         chosen = choose_blocks(grouped(weights).sum(-3), grouped(visible).any(-3), self.top)
@@ -107,14 +106,14 @@ class NativeSparse(Mixer):
 
 
 def _with_keys_of_their_own(options: Options) -> list[Options]:
-    """Returns the options of the three branches, which draw their dropout independently."""
+    """Gives the options of the three branches, which draw their dropout independently."""
     if options.dropout_key is None:
         return [options] * 3
     return [dataclasses.replace(options, dropout_key=key) for key in jax.random.split(options.dropout_key, 3)]
 
 
 def _of_pairs(options: Options, query: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-    """Returns the mask, and the bias or None, as arrays `(*B, N, T, S)`."""
+    """Spreads the mask, and the bias if there is one, to `(*B, N, T, S)`."""
     shape = (*value.shape[:-3], query.shape[-2], query.shape[-3], value.shape[-3])
     allowed = options.mask.materialise(*shape[-2:], len(shape))
     bias = options.bias if options.bias is None else jnp.broadcast_to(options.bias, shape)

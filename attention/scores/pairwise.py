@@ -21,7 +21,7 @@ from attention.kernels.arrays import spread_heads
 from attention.kernels.call import check_shapes, check_weight
 from attention.options import takes_options
 from attention.parameters import Parameter, Params, Sizes, lift
-from attention.score import Score, attend
+from attention.score import Score, Traits, attend
 from attention.types import Count, Names, Sentinel, Size, at_least
 
 PAIRS = ("shared", "unique")
@@ -43,7 +43,7 @@ def neural_attention(
     pairs: str = "shared",
     **options: Any,
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """Returns softmax(MLP(concat(q', k')) · scale + bias) v with projected q' and k' (DiGiugno, eq. 3 to 9).
+    """Computes softmax(MLP(concat(q', k')) · scale + bias) v with projected q' and k' (DiGiugno, eq. 3 to 9).
 
     Args:
       query: Queries `(*B, T, N, H)`.
@@ -98,7 +98,7 @@ def additive_attention(
     vector: Float[Array, "*N M"],
     **options: Any,
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """Returns softmax(vᵀ tanh(W q + U k + b) + bias) v (Bahdanau et al. 2014, appendix A.1.2; Wikipedia).
+    """Computes softmax(vᵀ tanh(W q + U k + b) + bias) v (Bahdanau et al. 2014, appendix A.1.2; Wikipedia).
 
     Args:
       query: Queries `(*B, T, N, H)`.
@@ -158,25 +158,25 @@ class PairScore(Score):
     """Base of the scores by an MLP on each pair; `pair` holds for any number of layers."""
 
     title = "Attention by pairs"
-    ties_values = False
+    traits = Traits(ties_values=False)
     activation: str
     per_head: bool
     unique = False
 
     def layers(self, params: Params) -> tuple[Layer, ...]:
-        """Returns kernel and bias of each layer of the MLP."""
+        """Finds kernel and bias of each layer of the MLP."""
         raise NotImplementedError
 
     def project(self, params: Params, x: jax.Array, side: str) -> jax.Array:
-        """Returns queries or keys before the first layer."""
+        """Projects queries or keys before the first layer."""
         return x
 
     def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> jax.Array:
-        """Returns a = W_q q + bias `(*B, T, N, M)`; if pairs are unique, the projected query."""
+        """Computes a = W_q q + bias `(*B, T, N, M)`; if pairs are unique, the projected query."""
         return self._first(params, at.turn(query), "query")
 
     def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> jax.Array:
-        """Returns b = W_k k, for N heads if each has its own weights; if pairs are unique, the projected key."""
+        """Computes b = W_k k, for N heads if each has its own weights; if pairs are unique, the projected key."""
         return self._first(params, at.turn(key), "key")
 
     def _first(self, params: Params, x: jax.Array, side: str) -> jax.Array:
@@ -189,7 +189,7 @@ class PairScore(Score):
         return _affine(x, half, bias if side == "query" else None, heads)
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
-        """Returns the MLP's output for one pair. Its last bias shifts a row alike, so the softmax does not use it."""
+        """Applies the MLP to one pair. Its last bias shifts a row alike, so the softmax does not use it."""
         first, *rest = self.layers(params)
         if self.unique:
             of_query, of_key = jnp.split(first[0], 2)
@@ -206,7 +206,7 @@ class PairScore(Score):
         return self.unique or not self.weighing.shift_invariant
 
     def form(self, params: Params, query: jax.Array, key: jax.Array) -> MLP | None:
-        """Returns the layers after the first."""
+        """Gives the layers after the first."""
         _, *layers, (kernel, bias) = self.layers(params)
         if self.unique or (self._shifted and bias is not None):
             return None
@@ -235,16 +235,16 @@ class Neural(PairScore):
 
     @property
     def unique(self) -> bool:
-        """Returns whether each pair has its own weights."""
+        """Tells whether each pair has its own weights."""
         return self.pairs == "unique"
 
     @property
-    def kernels(self) -> tuple[str, ...]:
-        """Returns the Pallas kernels, which have no unique pairs."""
-        return () if self.unique else ("pallas",)
+    def traits(self) -> Traits:
+        """Leaves out the Pallas kernels, which have no unique pairs, where pairs are unique."""
+        return Traits(ties_values=False, kernels=("chunked",) if self.unique else Traits.kernels)
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns kernel and bias of the projections down and of each layer."""
+        """Declares kernel and bias of the projections down and of each layer."""
         heads = {"heads": sizes.heads} if self.per_head else {}
         pairs = {"queries": sizes.length, "keys": sizes.length} if self.unique else {}
         dim, declared = self.dim or sizes.head, {}
@@ -256,7 +256,7 @@ class Neural(PairScore):
         return declared
 
     def layers(self, params: Params) -> tuple[Layer, ...]:
-        """Returns kernel and bias of each layer, the last times the scale; the public function may leave biases out."""
+        """Finds kernel and bias of each layer, the last times the scale; the public function may leave biases out."""
         count = sum(name.startswith("layer_") and name.endswith("_kernel") for name in params)
         *layers, last = ((params[f"layer_{i}_kernel"], params.get(f"layer_{i}_bias")) for i in range(count))
         if self.scale:
@@ -266,7 +266,7 @@ class Neural(PairScore):
         return *layers, last
 
     def project(self, params: Params, x: jax.Array, side: str) -> jax.Array:
-        """Returns queries or keys projected down."""
+        """Projects queries or keys down."""
         if self.dim is None:
             return x
         kernel, bias = params[f"down_{side}_kernel"], params.get(f"down_{side}_bias")
@@ -287,13 +287,13 @@ class Additive(PairScore):
     activation = "tanh"
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns W and U stacked in one kernel, b, and v."""
+        """Declares W and U stacked in one kernel, b, and v."""
         heads = {"heads": sizes.heads} if self.per_head else {}
         units = self.units or sizes.head
         return _layer("hidden", heads, 2 * sizes.head, units) | {"vector_kernel": _kernel(heads, units, 1)}
 
     def layers(self, params: Params) -> tuple[Layer, ...]:
-        """Returns the hidden layer, and v as a layer without a bias."""
+        """Finds the hidden layer, and v as a layer without a bias."""
         return (params["hidden_kernel"], params.get("hidden_bias")), (params["vector_kernel"], None)
 
 
@@ -308,7 +308,7 @@ def _kernel(lead: dict[str, int], inputs: int, outputs: int) -> Parameter:
 
 
 def _affine(x: jax.Array, kernel: jax.Array, bias: jax.Array | None, heads: str) -> jax.Array:
-    """Returns x `(*B, L, N, H)` times `(H, M)`, or `(N, H, M)` if `heads` is "n", plus bias."""
+    """Multiplies x `(*B, L, N, H)` by `(H, M)`, or by `(N, H, M)` if `heads` is "n", and adds a bias."""
     return _plus(jnp.einsum(f"...nh,{heads}hm->...nm", x, kernel.astype(x.dtype)), bias)
 
 

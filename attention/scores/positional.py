@@ -12,7 +12,7 @@ from attention.forms import At
 from attention.kernels.call import check_weight
 from attention.options import takes_options
 from attention.parameters import Parameter, Params, Sizes
-from attention.score import Score, attend
+from attention.score import Score, Traits, attend
 from attention.types import Count
 
 
@@ -24,7 +24,7 @@ def positional_attention(
     queries: int | None = None,
     **options: Any,
 ) -> Float[Array, "*B T N V"] | tuple[Float[Array, "*B T N V"], Float[Array, "*B N T S"]]:
-    """Returns softmax(P + bias) v with a learned table P_ij over pairs of positions (Wikipedia; factorised, P = u wᵀ).
+    """Computes softmax(P + bias) v with a learned table P_ij over pairs of positions (Wikipedia; factorised, P = u wᵀ).
 
     Sequences of a batch share one softmax unless they have different masks or biases.
 
@@ -49,7 +49,7 @@ def positional_attention(
 
 
 def factorised_table(rows: Float[Array, "*N T R"], columns: Float[Array, "*N S R"]) -> Float[Array, "*N T S"]:
-    """Returns P_ij = u_i·w_j, a table of rank R (factorised positional attention, Wikipedia)."""
+    """Computes P_ij = u_i·w_j, a table of rank R (factorised positional attention, Wikipedia)."""
     return jnp.einsum("...ir,...jr->...ij", rows, columns)
 
 
@@ -63,11 +63,10 @@ class Positional(Score):
 
     per_head: bool = True
     title = "Positional attention"
-    kernels = ()
-    reads_query = reads_key = False
+    traits = Traits(reads_query=False, reads_key=False, kernels=("chunked",))
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns the table P."""
+        """Declares the table P."""
         axes = self._heads(sizes) | {"queries": sizes.length, "keys": sizes.length}
         return {"table": Parameter(tuple(axes.values()), initializers.normal(0.02), tuple(axes))}
 
@@ -75,7 +74,7 @@ class Positional(Score):
         return {"heads": sizes.heads} if self.per_head else {}
 
     def pair(self, params: Params, query: None, key: None, at: At) -> jax.Array:
-        """Returns the table's number."""
+        """Reads the table's number."""
         return params["table"]
 
 
@@ -89,10 +88,10 @@ class FactorisedPositional(Positional):
     """
 
     rank: Count = 8
-    kernels = ("pallas",)
+    traits = Traits(reads_query=False, reads_key=False)
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns u and w, initialised so that their products are as small as the initial table."""
+        """Declares u and w, initialised so that their products are as small as the initial table."""
         init, declared = initializers.normal((0.02 / self.rank**0.5) ** 0.5), {}
         for name, side in (("rows", "queries"), ("columns", "keys")):
             axes = self._heads(sizes) | {side: sizes.length}
@@ -100,5 +99,5 @@ class FactorisedPositional(Positional):
         return declared
 
     def pair(self, params: Params, query: None, key: None, at: At) -> jax.Array:
-        """Returns the product of the factors."""
+        """Multiplies the factors."""
         return params["rows"] @ params["columns"]

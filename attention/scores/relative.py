@@ -11,7 +11,7 @@ from jax.nn import initializers
 from attention.errors import UsageError
 from attention.forms import At
 from attention.parameters import Parameter, Params, Sizes
-from attention.score import Score
+from attention.score import Score, Traits
 from attention.types import Count, NotNegative, Rule
 
 
@@ -30,6 +30,7 @@ class Relative(Score):
     distance: Count = 128
     ahead: bool = True
     scale: NotNegative = 0.0
+    traits = Traits(keeps_keys=True)
 
     def __post_init__(self):
         super().__post_init__()
@@ -37,20 +38,20 @@ class Relative(Score):
             raise UsageError(f"The option distance must be above {self.buckets} buckets, but it is {self.distance}.")
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Returns b."""
+        """Declares b."""
         return {"bucket_bias": Parameter((sizes.heads, self.buckets), initializers.normal(0.02), ("heads",))}
 
     def query_gain(self, head: int) -> float:
-        """Returns 1/√H over the scale, as T5 initialises its queries."""
+        """Divides 1/√H by the scale, as T5 initialises its queries."""
         return 1.0 / (self.scale * head**0.5) if self.scale else 1.0
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
-        """Returns the score with the bias of the pair's bucket."""
+        """Adds the bias of the pair's bucket to the product."""
         bias = params["bucket_bias"][self.bucket(at.key - at.query)]
         return query @ key * (self.scale or query.shape[-1] ** -0.5) + bias
 
     def bucket(self, offset: jax.Array) -> jax.Array:
-        """Returns the bucket of j − i: one a distance for small ones, then logarithmically wider ones."""
+        """Finds the bucket of j − i: one a distance for small ones, then logarithmically wider ones."""
         count = self.buckets // 2 if self.ahead else self.buckets
         far = jnp.abs(offset) if self.ahead else jnp.maximum(-offset, 0)
         exact = count // 2

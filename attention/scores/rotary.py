@@ -24,11 +24,11 @@ class Scaling(Checked):
     factor: Positive = 1.0
 
     def rates(self, rates: jax.Array, base: float) -> jax.Array:
-        """Returns the angles a position, given those without scaling `(W/2,)`, 1 first."""
+        """Scales the angles a position `(W/2,)`, 1 first."""
         return rates
 
     def gain(self) -> float:
-        """Returns the factor of turned queries and keys."""
+        """Gives the factor of turned queries and keys."""
         return 1.0
 
 
@@ -83,7 +83,7 @@ class Yarn(Scaling):
         return rates * (1 - ramp) + rates / self.factor * ramp
 
     def gain(self) -> float:
-        """Returns the magnitude."""
+        """Gives the magnitude."""
         return self.magnitude or (0.1 * math.log(self.factor) + 1 if self.factor > 1 else 1.0)
 
 
@@ -141,11 +141,11 @@ class Rotary(Checked):
 
     @property
     def rule(self) -> Scaling:
-        """Returns the scaling."""
+        """Makes the scaling."""
         return specs.make(self.scaling, SCALINGS, "rotary scaling")
 
     def turn(self, x: Float[Array, "*B L N H"], first: int | jax.Array) -> Float[Array, "*B L N H"]:
-        """Returns queries or keys turned by their positions, the first of which is at `first`.
+        """Turns queries or keys by their positions, the first of which is at `first`.
 
         Raises:
           UsageError: the part that turns has an odd width.

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from attention.forms import At
 from attention.parameters import Params
-from attention.score import Score
+from attention.score import Score, Traits
 from attention.types import NotNegative, Positive
 
 
@@ -22,7 +22,8 @@ class SoftCap(Score):
 
     cap: Positive = 50.0
     scale: NotNegative = 0.0
+    traits = Traits(keeps_keys=True)
 
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
-        """Returns the capped score."""
+        """Caps the product."""
         return self.cap * jnp.tanh(query @ key * (self.scale or query.shape[-1] ** -0.5) / self.cap)

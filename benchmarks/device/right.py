@@ -143,14 +143,14 @@ def _choices(spec: str, implementation: str, dtype: str, tiny: bool) -> Iterator
     """Yields the calls that the mechanism honours in this implementation."""
     mechanism = mechanism_of(spec)
     score, by_position = mechanism.score, isinstance(mechanism.score, Recurrence) or mechanism.align is not None
-    masks = [m for m in (OF_STATES if by_position else MASKS) if "causal" in m or score.cross]
+    masks = [m for m in (OF_STATES if by_position else MASKS) if "causal" in m or score.traits.cross]
     if implementation == "pallas":  # whose kernels for GPUs take no dense mask
         masks = [mask for mask in masks if mask != "dense"]
     lengths = TINY if tiny else [n for n in LENGTHS if n < 1024 or spec not in WIDE]
     if implementation == "cudnn":  # which drops nothing and wants even lengths
         lengths = [2 * math.ceil(n / 2) for n in lengths]
     can_drop = not (isinstance(score, Recurrence) or implementation == "cudnn")
-    can_group = score.reads_key and not isinstance(score, Recurrence)
+    can_group = score.traits.reads_key and not isinstance(score, Recurrence)
     for length, mask, grouped, dropped in itertools.product(lengths[::-1], masks, (False, True), (False, True)):
         if (can_group or not grouped) and (can_drop or not dropped):
             yield Check(spec, implementation, dtype, length, mask, grouped, dropped)
@@ -235,17 +235,17 @@ def program(check: Check, implementation: str, dtype: str) -> Callable[..., Any]
     mechanism = check.mechanism
     score = mechanism.score
     options = {"implementation": implementation}
-    if check.dropped or score.random:
+    if check.dropped or score.weighing.random:
         options |= {"dropout_rate": RATE * check.dropped, "dropout_key": jax.random.key(5)}
 
     def output(weights, query, key, value, source, mask):
         if mechanism.align is not None:
             value = attention.align_values(value, *weights["align"], mask=mask)
-        key, value = key if score.reads_key else None, None if mechanism.value == "tied" else value
+        key, value = key if score.traits.reads_key else None, None if mechanism.value == "tied" else value
         return attention.attend(score, weights["score"], query, key, value, source=source, mask=mask, **options)
 
     def both(weights, query, key, value, source, weigh, mask):
-        source = source if score.reads_key else None
+        source = source if score.traits.reads_key else None
         arrays = jax.tree.map(lambda x: jnp.asarray(x, dtype), (query, key, value, source))
         kept = jnp.promote_types(dtype, jnp.float32)  # as layers keep weights
         given = jax.tree.map(lambda x: jnp.asarray(x, kept), weights), *arrays

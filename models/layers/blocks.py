@@ -1,7 +1,6 @@
 """Blocks of Transformers: attention and an MLP, with a residual and a norm for each of them."""
 
 import functools
-from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -109,30 +108,31 @@ class Block(nn.Module):
           source: The source of a cross-attention, as hidden states or prepared.
           source_mask: Which token may attend to which source token.
         """
-        kept: list[Cache] = []
-
-        def attend(x: jax.Array) -> jax.Array:
-            out = self.attention(x, mask=mask, train=train, cache=cache)
-            out, *kept[:] = (out,) if cache is None else out
-            return Dropout(self.dropout, name="dropout_attention")(out, train=train)
-
-        def cross(x: jax.Array) -> jax.Array:
-            out = self.cross(x, source, mask=source_mask, train=train)
-            return Dropout(self.dropout, name="dropout_cross")(out, train=train)
-
-        x = self._residual("attention", constrain(x), attend)
-        x = x if self.cross is None else self._residual("cross", x, cross)
-        x = x if self.mlp is None else self._residual("mlp", x, functools.partial(self.mlp, train=train))
         x = constrain(x)
-        return (x, *kept) if kept else x
+        out = self.attention(self._inputs("attention", x), mask=mask, train=train, cache=cache)
+        out, cache = (out, None) if cache is None else out
+        x = self._sum("attention", x, Dropout(self.dropout, name="dropout_attention")(out, train=train))
+        if self.cross is not None:
+            out = self.cross(self._inputs("cross", x), source, mask=source_mask, train=train)
+            x = self._sum("cross", x, Dropout(self.dropout, name="dropout_cross")(out, train=train))
+        if self.mlp is not None:
+            x = self._sum("mlp", x, self.mlp(self._inputs("mlp", x), train=train))
+        x = constrain(x)
+        return x if cache is None else (x, cache)
 
-    def _residual(self, name: str, x: jax.Array, layer: Callable[[jax.Array], jax.Array]) -> jax.Array:
-        """Adds a layer's outputs to its inputs, with the norms of one or both."""
-        norm = functools.partial(NORM_TYPES[self.norm_type], self.epsilon, dtype=self.dtype)
+    def _inputs(self, name: str, x: jax.Array) -> jax.Array:
+        """Gives the inputs of a layer, with their norm if they have one."""
+        bare = self.norm == "post" or (self.bare and name == "attention")
+        return x if bare else self._norm(name)(x)
+
+    def _sum(self, name: str, x: jax.Array, out: jax.Array) -> jax.Array:
+        """Adds what a layer gives to what came in, with the norm of one or the other if there is one."""
         if self.norm == "post":
-            return norm(name=f"norm_{name}")(x + layer(x))
-        out = layer(x if self.bare and name == "attention" else norm(name=f"norm_{name}")(x))
-        return x + (norm(name=f"norm_{name}_out")(out) if self.norm == "sandwich" else out)
+            return self._norm(name)(x + out)
+        return x + (self._norm(f"{name}_out")(out) if self.norm == "sandwich" else out)
+
+    def _norm(self, name: str) -> nn.Module:
+        return NORM_TYPES[self.norm_type](self.epsilon, dtype=self.dtype, name=f"norm_{name}")
 
     def numbered(self, layer: Int[Array, ""]) -> "Block":
         """Copies the block for another place among the model's blocks."""

@@ -108,7 +108,7 @@ class MultiHeadAttention(AttentionPieces):
             return Cache(length, latent=_zeros(slots(self.mechanism.rotary + self.mechanism.latent)))
         params = {n: jax.ShapeDtypeStruct(p.shape, jnp.float32) for n, p in score.arrays(sizes).items()}
         prepare = lambda params, key, source: score.prepare_key(params, key, self._tokens(0, source))  # noqa: E731
-        key = jax.eval_shape(prepare, params, value if score.reads_key else None, slots(width))
+        key = jax.eval_shape(prepare, params, value if score.traits.reads_key else None, slots(width))
         return Cache(
             length,
             key=_zeros(key),
@@ -205,7 +205,7 @@ class MultiHeadAttention(AttentionPieces):
     ) -> jax.Array:
         returns_weights = weights_asked_of(self)
         rate = self.dropout if train else 0.0
-        drawn = rate > 0 or (train and score.random)
+        drawn = rate > 0 or (train and score.weighing.random)
         key_of_dropout = self.make_rng("dropout") if drawn else None
         place = {"layer": self.layer, "depth": self.depth}
         options = Options(mask, None, rate, key_of_dropout, returns_weights, self.implementation, **place)

@@ -155,7 +155,7 @@ class AttentionPieces(nn.Module):
         than a head is wide, the projection of all slots to heads takes fewer operations.
         """
         mechanism = self.mechanism
-        products = isinstance(mechanism.score, DotProduct) and mechanism.score.keeps_keys
+        products = isinstance(mechanism.score, DotProduct) and mechanism.score.traits.keeps_keys
         linear = mechanism.key == mechanism.value == "linear" and not self.bias
         still = self.key_rotary is None  # else the keys of each head turn
         few = tokens <= self.head_width(width)
@@ -244,5 +244,5 @@ class AttentionPieces(nn.Module):
     def values_are_keys(self) -> bool:
         """Tells whether a cache need not hold values because they are the prepared keys."""
         mechanism = self.mechanism
-        keys_unchanged = mechanism.score.keeps_keys and not self.rotary
+        keys_unchanged = mechanism.score.traits.keeps_keys and not self.rotary
         return mechanism.value == "tied" or (mechanism.key == "identity" == mechanism.value and keys_unchanged)

@@ -67,7 +67,7 @@ def test_logits_depend_on_the_target_before_and_on_the_whole_source(changes):
     assert np.all(np.abs(logits - changed)[0].max(axis=-1) > 1e-4)
 
 
-CROSS = [name for name, row in MECHANISMS.items() if row.score.cross]
+CROSS = [name for name, row in MECHANISMS.items() if row.cross]
 
 
 @pytest.mark.parametrize("cross", once(CROSS, ["efficient", "additive", "positional", "linear"]))

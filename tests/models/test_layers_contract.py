@@ -180,7 +180,7 @@ def _is_linear_in_key(score):
     """Whether adding one vector to all keys adds one number to a row, which its normaliser forgives."""
     if isinstance(score, Differential):
         return True
-    if not (isinstance(score, Score) and score.reads_key and score.weighing.shift_invariant):
+    if not (isinstance(score, Score) and score.traits.reads_key and score.weighing.shift_invariant):
         return False
     score = dataclasses.replace(score, normaliser="softmax")
     params = attention.init(score, jax.random.key(0), 1, 4, length=4)

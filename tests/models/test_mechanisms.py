@@ -11,8 +11,9 @@ import pytest
 
 import attention
 from attention import Mask, UsageError, reference
+from attention.forms import Tokens
 from attention.parameters import Parameter
-from attention.score import Score
+from attention.score import Score, Traits
 from attention.scores.dot import DotProduct
 from attention.scores.gaussian import Gaussian
 from attention.scores.location import Location
@@ -183,9 +184,16 @@ def test_a_score_may_read_the_queries_alone():
             dataclasses.replace(row, **wrong)
 
 
+def test_keys_are_kept_where_a_score_says_so():
+    key, rows = jnp.ones((1, LENGTH, HEADS, 4)), [row.score for row in MECHANISMS.values()]
+    keep = [score for score in (*rows, DotProduct(dim=2), DotProduct(qk_norm="rms")) if score.traits.keeps_keys]
+    assert DotProduct() in keep
+    assert all(score.prepare_key({}, key, Tokens(0, key)) is key for score in keep)
+
+
 @dataclasses.dataclass(frozen=True)
 class KeysAlone(Score):
-    reads_query = False
+    traits = Traits(reads_query=False)
 
 
 def test_keys_share_no_projection_with_queries_that_have_none():

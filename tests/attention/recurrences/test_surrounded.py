@@ -87,8 +87,8 @@ def test_queries_and_keys_are_as_wide_as_the_state():
 
 @pytest.mark.parametrize("options", [{"conv": 3}, {"gate": "norm_first"}, {"skip": True}])
 def test_what_looks_at_the_tokens_of_queries_is_not_for_cross_attention(options):
-    assert not GatedDelta(**options).cross
-    assert GatedDelta().cross
+    assert not GatedDelta(**options).traits.cross
+    assert GatedDelta().traits.cross
 
 
 @pytest.mark.parametrize("score", [more(StateSpace(groups=1)), GatedDelta(groups=1, conv=TAPS)])

@@ -116,7 +116,7 @@ def build(seed=0, by=1.5, **changes):
     return model, likely_to_end(params, by)
 
 
-@pytest.mark.parametrize("mechanism", once([name for name, row in MECHANISMS.items() if row.score.cross], ["neural"]))
+@pytest.mark.parametrize("mechanism", once([name for name, row in MECHANISMS.items() if row.cross], ["neural"]))
 def test_greedy_is_that_of_whole_forward_passes(mechanism):
     check_search(
         *build(by=0.0, decoder_attention=mechanism, cross_attention=mechanism, decoder_depth=1), Search(1, 1.0, 5)
