@@ -1,7 +1,6 @@
 """What holds for every model: dropout, bfloat16, decoding token by token, and that mistakes are one sentence."""
 
 import dataclasses
-import itertools
 
 import chex
 import jax
@@ -18,7 +17,7 @@ from models.masked_lm import MaskedLMConfig
 from models.seq2seq import Seq2SeqConfig
 from models.text_classifier import TextClassifierConfig
 from models.vit import ViTConfig
-from tests.models.small import apply, random_params, small
+from tests.models.small import apply, in_parts, random_params, small
 from tests.sizes import once
 
 KEYS = jax.random.split(jax.random.key(0), 4)
@@ -103,11 +102,7 @@ def test_a_target_token_by_token_is_the_whole(family, changes):
     whole = apply(model, params, source, lengths, target)
     caches = apply(model, params, source, lengths, max_length=7, method="start")
     step = jax.jit(lambda tokens, caches: model.apply(params, tokens, False, caches, method="step"))
-    parts = []
-    for start, stop in itertools.pairwise((0, 3, 4, 5)):
-        logits, caches = step(target[:, start:stop], caches)
-        parts.append(logits)
-    chex.assert_trees_all_close(jnp.concatenate(parts, axis=1), whole, atol=2e-5, rtol=1e-4)
+    chex.assert_trees_all_close(in_parts(step, target, caches, (3, 4, 5))[0], whole, atol=2e-5, rtol=1e-4)
 
 
 MISTAKES = [
