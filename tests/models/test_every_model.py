@@ -24,7 +24,13 @@ KEYS = jax.random.split(jax.random.key(0), 4)
 IMAGES, MAPS = jax.random.normal(KEYS[0], (3, 8, 8, 3)), jax.random.uniform(KEYS[1], (3, 8, 12, 1))
 TOKENS, TARGET = jax.random.randint(KEYS[2], (3, 8), 1, 11), jax.random.randint(KEYS[3], (3, 5), 1, 13)
 LENGTHS, SHAPE = jnp.array([8, 5, 1]), MAPS.shape[1:]
-CROSS = {"decoder_depth": 2, "decoder_attention": "dot_product", "cross_attention": "dot_product"}
+CROSS = {
+    "width": 8,
+    "depth": 1,
+    "decoder_depth": 2,
+    "decoder_attention": "dot_product",
+    "cross_attention": "dot_product",
+}
 RECURRENT = {"attention": "additive", "embedding": 4, "hidden": 6, "dropout": 0.0}
 # The config, the sizes of the data, and a batch.
 FAMILIES = {
@@ -34,12 +40,12 @@ FAMILIES = {
     "masked_lm": (small(MaskedLMConfig, norm="post", depth=1), (11, 9), (TOKENS,)),
     "text_classifier": (small(TextClassifierConfig, norm="post", depth=1), (11, 3, 8), (TOKENS, LENGTHS)),
     "encoder_decoder": (
-        small(EncoderDecoderConfig, norm="post", positions="sinusoidal", shared_embeddings=False, width=8, **CROSS),
+        small(EncoderDecoderConfig, norm="post", positions="sinusoidal", shared_embeddings=False, **CROSS),
         (11, 13, 8, 7),
         (TOKENS, LENGTHS, TARGET),
     ),
     "seq2seq": (Seq2SeqConfig(**RECURRENT), (11, 13, 8, 9), (TOKENS, LENGTHS, TARGET)),
-    "captioner": (small(CaptionerConfig, width=8, **CROSS), (SHAPE, 13, 7), (MAPS, None, TARGET)),
+    "captioner": (small(CaptionerConfig, **CROSS), (SHAPE, 13, 7), (MAPS, None, TARGET)),
 }
 
 
