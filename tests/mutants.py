@@ -26,16 +26,7 @@ FAILED = 1  # pytest's exit code where tests ran and some failed; others are no 
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """A defect of the product.
-
-    Attributes:
-      name: Its name in the list.
-      file: Where it is planted.
-      old: The text that it replaces, which the file has once.
-      new: What stands there then.
-      breaks: What is wrong then, in words.
-      tests: The tests that are to fail, as pytest takes them.
-    """
+    """A defect of the product: `new` for `old`, which the file has once; `tests` are to fail, as pytest takes them."""
 
     name: str
     file: str

@@ -20,11 +20,7 @@ def more(*values: Any) -> Any:
 
 
 def once(cases: Iterable[Any], kept: Iterable[Any]) -> list[Any]:
-    """All cases; those that are not among the kept are left to `make test-more`.
-
-    Raises:
-      ValueError: a kept one is none of the cases.
-    """
+    """Leaves all cases that are not among the kept to `make test-more`."""
     cases, kept = list(cases), list(kept)
     if missing := [case for case in kept if case not in cases]:
         raise ValueError(f"{missing} are none of the cases {cases}.")
@@ -32,12 +28,7 @@ def once(cases: Iterable[Any], kept: Iterable[Any]) -> list[Any]:
 
 
 def sizes_of(test: FunctionType, module: Mapping[str, Any]) -> list[str]:
-    """The sizes in which cases of a test run, the smallest first.
-
-    Args:
-      test: The test's function.
-      module: The names of its module, of which `pytestmark` counts.
-    """
+    """Finds the sizes in which cases of a test run, the smallest first; of its module `pytestmark` counts."""
     common = module.get("pytestmark", [])
     marks = [*getattr(test, "pytestmark", []), *(common if isinstance(common, list) else [common])]
     ranks = {_rank(marks)}

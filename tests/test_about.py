@@ -85,12 +85,6 @@ def test_the_citation_names_every_paper_of_the_readme():
     assert [name for name in MECHANISMS if f"`{name}`" not in mechanisms and name not in without] == []
 
 
-def test_hooks_are_ruff_and_files():
-    found = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
-    ids = {hook["id"] for repo in found["repos"] for hook in repo["hooks"]}
-    assert {"ruff-check", "ruff-format", "end-of-file-fixer", "trailing-whitespace"} <= ids
-
-
 def test_a_link_that_leads_nowhere_is_found(tmp_path, monkeypatch):
     (tmp_path / "page.md").write_text("# One two\n[a](page.md) [b](#one-two) [c](no.md) [d](#three) [e](https://f.g)")
     monkeypatch.setattr("tests.test_about.ROOT", tmp_path)

@@ -90,11 +90,10 @@ def test_what_would_be_found_lies_beyond_the_margin(tried):
     spread = np.array([-0.02, -0.01, 0.0, 0.01, 0.02])
     declared = trials.declared([Comparison("one", ["a"], ["b"])])
     (verdict,) = verdicts.judge_differences([spread], declared)
-    draws = float(trials.finds(verdict).removesuffix(" points")) / 100 + generator.normal(
-        0, spread.std(ddof=1), (2000, 5)
-    )
+    least = float(trials.finds(verdict).removesuffix(" points")) / 100
+    draws = least + generator.normal(0, spread.std(ddof=1), (700, 5))
     said = [verdicts.judge_differences([draw], declared)[0].words for draw in draws]
-    assert np.mean([words == verdicts.BETTER for words in said]) == pytest.approx(0.8, abs=0.03)
+    assert np.mean([words == verdicts.BETTER for words in said]) == pytest.approx(0.8, abs=0.045)
 
 
 def test_kept_tables_stand_beside_where_their_settings_are_the_same(tried, tmp_path):

@@ -137,19 +137,6 @@ def test_float32_and_bfloat16_are_close_to_float64():
         assert_close(gradients, exact_gradients, tolerance)
 
 
-@pytest.mark.more
-@pytest.mark.usefixtures("small_tiles")
-def test_empty_rows_are_zero_with_zero_gradient_and_padding_reaches_nothing():
-    query, key, value, layers = inputs(dtype=jnp.float32)
-    mask = Mask(key_lengths=jnp.array([0, 5]))
-    clean = outcome("chunked", (query, key, value, layers), mask=mask)
-    poisoned = query, key.at[0].set(jnp.nan).at[1, 5:].set(jnp.nan), value.at[:, 5:].set(jnp.nan), layers
-    chex.assert_trees_all_equal(outcome("chunked", poisoned, mask=mask), clean)
-    (_, out), (gradients, _) = clean
-    assert np.all(np.asarray(out[0]) == 0)
-    assert np.all(np.asarray(gradients[0][0]) == 0)
-
-
 def temporary_memory(length, attend, *more):
     array = jax.ShapeDtypeStruct((1, length, 8, 16), jnp.float32)
     gradient = jax.grad(lambda *arrays: attend(*arrays).sum(), argnums=(0, 1, 2))

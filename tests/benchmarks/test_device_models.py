@@ -110,24 +110,8 @@ EVENTS = [
 ]
 
 
-def test_a_threads_time_is_cut_where_calls_start_and_end():
-    parts = list(loop.running([event("b", 2, 5), event("a", 0, 10), event("c", 5, 7), event("d", 12, 13)]))
-    assert [(part.start, part.end, part.names) for part in parts] == [
-        (0, 2, ("a",)),
-        (2, 5, ("a", "b")),
-        (5, 7, ("a", "c")),
-        (7, 10, ("a",)),
-        (12, 13, ("d",)),
-    ]
-
-
-def test_gaps_are_counted_up_to_a_time():
-    before = loop.in_gaps([times for _, times in KERNELS])
-    assert [before(time) for time in (-5, 5, 20, 30, 50, 70, 95, float("inf"))] == [0, 0, 10, 20, 20, 40, 60, 60]
-
-
 def test_gaps_have_the_names_of_what_the_host_did():
-    row = loop.waits(KERNELS, loop.running(EVENTS), steps=2)
+    row = loop.waits(KERNELS, loop.running(EVENTS[::-1]), steps=2)
     assert row["gap_seconds"] == pytest.approx(30e-9)
     assert row["gaps_by_innermost"] == pytest.approx({"wait": 6.5e-9, "take": 7.5e-9, "log": 12.5e-9, "next": 3.5e-9})
     assert row["gaps_by_loop"] == pytest.approx({"log": 12.5e-9, "next": 10e-9, "take": 7.5e-9})

@@ -76,11 +76,7 @@ def joined(text: str) -> str:
 
 
 def blocks(text: str, name: str = "page.md") -> list[Block]:
-    """All that a page has to be typed, in order; the Python of one page shares its names.
-
-    Raises:
-      PageError: an unknown mark, a mark without its reason or before no block, or an unknown language.
-    """
+    """All that a page has to be typed, in order; the Python of one page shares its names."""
     document, made, invisible = Document(text, name), [], []
     for region in (region for lexer in LEXERS for region in lexer(document)):
         region.parsed, region.evaluator = region.lexemes["source"], PythonEvaluator()
@@ -104,11 +100,7 @@ def blocks(text: str, name: str = "page.md") -> list[Block]:
 
 
 def read_mark(match: re.Match[str]) -> Mark:
-    """The mark that a comment holds.
-
-    Raises:
-      PageError: a mark that breaks the rules.
-    """
+    """The mark that a comment holds."""
     kind, _, text = match.groups(default="")
     if kind == "needs":
         return Mark(kind, package=text)

@@ -36,11 +36,7 @@ TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILIN
 
 
 def types(block: Block) -> None:
-    """Does what a block says, as far as its mark does.
-
-    Raises:
-      PageError, UsageError: it cannot be done.
-    """
+    """Does what a block says, as far as its mark does."""
     kind = block.mark.kind
     if block.mark.changes and not trains(block):
         raise PageError(f"line {block.line}: nothing is trained, so the mark's fields change nothing")
@@ -61,11 +57,7 @@ def types(block: Block) -> None:
 
 
 def command(words: Sequence[str], block: Block) -> None:
-    """Runs one command, a program of ours in this process.
-
-    Raises:
-      PageError: it is none of those that are run, or fails.
-    """
+    """Runs one command, a program of ours in this process."""
     if words[:2] != ["python", "-m"] or set(words) & set(ENDS):
         raise PageError(f"line {block.line}: {' '.join(words)!r} is not run here; put a mark before it")
     module, *arguments = words[2:]
@@ -120,12 +112,7 @@ def trains(block: Block) -> bool:
 
 
 def dry_run(block: Block) -> None:
-    """Builds as shapes what training commands train, of a sweep the first setting, on a mesh of one device.
-
-    Raises:
-      PageError: none of them trains.
-      UsageError: as the program would.
-    """
+    """Builds as shapes what training commands train, of a sweep the first setting, on a mesh of one device."""
     if not trains(block):
         raise PageError(f"line {block.line}: nothing is trained, so there is no dry run; say 'not run'")
     for module, arguments in block.programs:
@@ -135,11 +122,7 @@ def dry_run(block: Block) -> None:
 
 
 def look_up(block: Block) -> None:
-    """Finds the modules, flags, fields of configs, files and targets that a block names.
-
-    Raises:
-      PageError, UsageError, ImportError: one is not there.
-    """
+    """Finds the modules, flags, fields of configs, files and targets that a block names."""
     if block.language == "python":
         imports = (node for node in ast.walk(ast.parse(block.text)) if isinstance(node, ast.ImportFrom))
         exec("\n".join(ast.unparse(node) for node in imports if node.module.partition(".")[0] in OURS), {})
@@ -155,11 +138,7 @@ def look_up(block: Block) -> None:
 
 
 def settings(module: str, arguments: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yields the specs and overrides of the configs that a command names, once its program has taken its flags.
-
-    Raises:
-      ImportError, UsageError: there is no such program, flag or field.
-    """
+    """Yields the specs and overrides of the configs that a command names, once its program has taken its flags."""
     if module.partition(".")[0] not in OURS:
         return
     if module == "train.launch":

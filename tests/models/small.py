@@ -1,6 +1,8 @@
 """Small models for tests: one set of fields, of which a test says what is its own; parameters; a compiled pass."""
 
 import functools
+import itertools
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import flax.linen as nn
@@ -39,6 +41,15 @@ def small(config: type[Config], **own: object) -> Config:
 def apply(module: nn.Module, variables: Any, *arrays: Any, **options: Any) -> Any:
     """`module.apply`, compiled as a whole: operation by operation, a small model takes three times as long."""
     return jax.jit(lambda *arrays: module.apply(*arrays, **options))(variables, *arrays)
+
+
+def in_parts(step: Callable[..., Any], tokens: jax.Array, cache: Any, ends: Iterable[int]) -> tuple[jax.Array, Any]:
+    """Gives tokens to a step with a cache, up to one end after the other; returns all outputs and the last cache."""
+    outs = []
+    for start, end in itertools.pairwise((0, *ends)):
+        out, cache = step(tokens[:, start:end], cache)
+        outs.append(out)
+    return jnp.concatenate(outs, axis=1), cache
 
 
 def random_params(module: nn.Module, *inputs: Any, seed: int = 0) -> Any:

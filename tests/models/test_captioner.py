@@ -9,12 +9,9 @@ import jax.numpy as jnp
 import pytest
 
 from models.captioner import CaptionerConfig
-from models.cnn import CNNConfig
 from models.encoder_decoder import EncoderDecoderConfig
-from tests.models.small import random_params
+from tests.models.small import apply, random_params
 from tests.sizes import once
-from train.generation.decoding import translate
-from train.generation.search import Search
 from train.state import count_parameters
 
 SHAPE, VOCABULARY, LENGTH = (8, 12, 1), 11, 5
@@ -27,10 +24,6 @@ CONFIG = CaptionerConfig(width=8, heads=2, mlp=12, depth=1, decoder_depth=2, dro
 def build(**changes):
     model = dataclasses.replace(CONFIG, **changes).build(SHAPE, VOCABULARY, LENGTH)
     return model, random_params(model, IMAGES, None, TARGET)
-
-
-def apply(model, params, *arrays, **options):
-    return jax.jit(lambda *arrays: model.apply(*arrays, **options))(params, *arrays)
 
 
 @pytest.mark.parametrize("encoder", once(ENCODERS, ENCODERS[:1]))
@@ -52,24 +45,6 @@ def test_a_word_depends_on_the_words_before_and_on_every_pixel(encoder):
     assert jnp.all(jnp.abs(logits[:, 3] - changed[:, 3]).max(-1) > 1e-4)
 
 
-@pytest.mark.more
-def test_a_greedy_caption_has_the_most_probable_words_and_does_not_depend_on_other_images():
-    model, params = build()
-
-    def written(images):
-        found, _ = translate(model, params["params"], images, None, Search(1, 1.0, LENGTH), jax.random.key(0), 1, 2, 0)
-        return found.tokens
-
-    tokens = written(IMAGES)
-    read = jnp.concatenate([jnp.full((3, 1), 1), tokens[:, :-1]], axis=1)
-    logits = apply(model, params, IMAGES, None, read).at[..., :2].set(-jnp.inf)  # padding and start are never chosen
-    ended = jnp.cumsum(read == 2, axis=1) > 0
-    last = (jnp.arange(LENGTH) == LENGTH - 1)[None]  # the forced end
-    best = jnp.where(ended, 0, jnp.where(last, 2, jnp.argmax(logits, axis=-1)))
-    chex.assert_trees_all_equal(tokens, best.astype(tokens.dtype))
-    chex.assert_trees_all_equal(tokens[1:2], written(IMAGES[1:2]))
-
-
 def test_parameters_are_those_of_an_encoder_decoder_with_patches_for_words():
     _, params = build(encoder="vit(patch=4)")
     translating = EncoderDecoderConfig(
@@ -82,10 +57,3 @@ def test_parameters_are_those_of_an_encoder_decoder_with_patches_for_words():
 
 
 NEW = ("name", "encoder")
-
-
-def test_the_map_of_a_network_is_that_of_the_classifier():
-    config = CNNConfig(stages=2, width=4)
-    assert CONFIG.images.grid(SHAPE) == (2, 3)
-    assert dataclasses.replace(CONFIG, encoder="cnn(stages=2, width=4)").images.grid((7, 12, 1)) == (4, 6)
-    assert dataclasses.replace(CONFIG, encoder="cnn(stages=2, width=4)").images.network == config

@@ -59,14 +59,6 @@ def test_the_mean_pools_every_token_and_needs_no_class_token():
     chex.assert_shape(apply(model, variables, VIT_IMAGES), (3, 5))
 
 
-def test_each_layer_has_the_mechanism_of_its_place():
-    _, variables = build_vit(attention="efficient|dot_product")
-    assert [sorted(variables["params"][f"block_{i}"]["attention"]) for i in (0, 1)] == [
-        ["out", "query"],
-        ["key", "out", "query", "value"],
-    ]
-
-
 def test_sinusoids_are_vaswanis():
     table = np.asarray(sinusoids(7, 6))
     for position in range(7):
@@ -238,20 +230,3 @@ def test_the_mean_is_over_real_tokens():
     expected = [np.asarray(x)[row, :length].mean(0) for row, length in enumerate(np.asarray(TEXT_LENGTHS))]
     np.testing.assert_allclose(mean_of_real(x, TEXT_LENGTHS), expected, rtol=1e-5)
     np.testing.assert_array_equal(mean_of_real(x, jnp.array([8, 0, 0]))[1:], 0)
-
-
-def test_the_mean_forgets_the_order_without_positions_and_a_class_token_reads_all():
-    model, params = build_text(positions="none")
-    full = jnp.array([8, 8, 8])
-    logits = apply(model, params, TEXT_TOKENS, full)
-    np.testing.assert_allclose(apply(model, params, TEXT_TOKENS[:, ::-1], full), logits, atol=1e-5)
-    model, params = build_text(pool="class_token")
-    changed = TEXT_TOKENS.at[:, 7].set(TEXT_TOKENS[:, 7] % 10 + 1)
-    assert np.all(np.abs(apply(model, params, changed, full) - apply(model, params, TEXT_TOKENS, full)).max(-1) > 1e-4)
-
-
-def test_the_head_is_one_layer_or_two():
-    two, one = (build_text(head_hidden=units)[1]["params"] for units in (20, 0))
-    assert set(two) - set(one) == {"head_hidden"}
-    chex.assert_shape(one["head"]["kernel"], (16, 3))
-    chex.assert_shape(two["head"]["kernel"], (20, 3))

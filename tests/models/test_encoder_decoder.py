@@ -110,17 +110,6 @@ def test_parameters_of_marian():
     assert count(apart, (100, 200), (512, 512))[0] == (100 + 2 * 200) * 512 + blocks
 
 
-def test_operations_are_those_of_the_layers():
-    config = dataclasses.replace(CONFIG, decoder_depth=1)
-    s, t, d, m, v = 6, 5, 8, 12, 13
-    linear = lambda n, i, o: 2 * n * i * o + n * o  # noqa: E731
-    pairs = lambda q, k: 2 * q * k * (4 * d // 2 + 5)  # noqa: E731
-    mlp = lambda n: linear(n, d, m) + n * m + linear(n, m, d)  # noqa: E731
-    encoder = 4 * linear(s, d, d) + pairs(s, s) + mlp(s)
-    decoder = 6 * linear(t, d, d) + 2 * linear(s, d, d) + pairs(t, t) + pairs(t, s) + mlp(t)
-    assert config.cost(v, v, s, t).flops == encoder + decoder + 2 * t * d * v
-
-
 @pytest.mark.more
 def test_outputs_are_tied_to_the_targets_embeddings_and_may_have_a_bias():
     model, params = build(output_bias=True)

@@ -1,7 +1,6 @@
 """What holds for every model: dropout, bfloat16, decoding token by token, and that mistakes are one sentence."""
 
 import dataclasses
-import itertools
 
 import chex
 import jax
@@ -18,14 +17,20 @@ from models.masked_lm import MaskedLMConfig
 from models.seq2seq import Seq2SeqConfig
 from models.text_classifier import TextClassifierConfig
 from models.vit import ViTConfig
-from tests.models.small import apply, random_params, small
+from tests.models.small import apply, in_parts, random_params, small
 from tests.sizes import once
 
 KEYS = jax.random.split(jax.random.key(0), 4)
 IMAGES, MAPS = jax.random.normal(KEYS[0], (3, 8, 8, 3)), jax.random.uniform(KEYS[1], (3, 8, 12, 1))
 TOKENS, TARGET = jax.random.randint(KEYS[2], (3, 8), 1, 11), jax.random.randint(KEYS[3], (3, 5), 1, 13)
 LENGTHS, SHAPE = jnp.array([8, 5, 1]), MAPS.shape[1:]
-CROSS = {"decoder_depth": 2, "decoder_attention": "dot_product", "cross_attention": "dot_product"}
+CROSS = {
+    "width": 8,
+    "depth": 1,
+    "decoder_depth": 2,
+    "decoder_attention": "dot_product",
+    "cross_attention": "dot_product",
+}
 RECURRENT = {"attention": "additive", "embedding": 4, "hidden": 6, "dropout": 0.0}
 # The config, the sizes of the data, and a batch.
 FAMILIES = {
@@ -35,12 +40,12 @@ FAMILIES = {
     "masked_lm": (small(MaskedLMConfig, norm="post", depth=1), (11, 9), (TOKENS,)),
     "text_classifier": (small(TextClassifierConfig, norm="post", depth=1), (11, 3, 8), (TOKENS, LENGTHS)),
     "encoder_decoder": (
-        small(EncoderDecoderConfig, norm="post", positions="sinusoidal", shared_embeddings=False, width=8, **CROSS),
+        small(EncoderDecoderConfig, norm="post", positions="sinusoidal", shared_embeddings=False, **CROSS),
         (11, 13, 8, 7),
         (TOKENS, LENGTHS, TARGET),
     ),
     "seq2seq": (Seq2SeqConfig(**RECURRENT), (11, 13, 8, 9), (TOKENS, LENGTHS, TARGET)),
-    "captioner": (small(CaptionerConfig, width=8, **CROSS), (SHAPE, 13, 7), (MAPS, None, TARGET)),
+    "captioner": (small(CaptionerConfig, **CROSS), (SHAPE, 13, 7), (MAPS, None, TARGET)),
 }
 
 
@@ -103,11 +108,7 @@ def test_a_target_token_by_token_is_the_whole(family, changes):
     whole = apply(model, params, source, lengths, target)
     caches = apply(model, params, source, lengths, max_length=7, method="start")
     step = jax.jit(lambda tokens, caches: model.apply(params, tokens, False, caches, method="step"))
-    parts = []
-    for start, stop in itertools.pairwise((0, 3, 4, 5)):
-        logits, caches = step(target[:, start:stop], caches)
-        parts.append(logits)
-    chex.assert_trees_all_close(jnp.concatenate(parts, axis=1), whole, atol=2e-5, rtol=1e-4)
+    chex.assert_trees_all_close(in_parts(step, target, caches, (3, 4, 5))[0], whole, atol=2e-5, rtol=1e-4)
 
 
 MISTAKES = [

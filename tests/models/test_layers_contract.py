@@ -17,7 +17,7 @@ from attention.score import Score
 from attention.scores.differential import Differential
 from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import MECHANISMS, resolve
-from tests.models.small import apply
+from tests.models.small import apply, in_parts
 from tests.sizes import once
 
 LENGTH, WIDTH, HEADS = 7, 8, 2
@@ -238,13 +238,9 @@ def test_cached_equals_uncached(spec, implementation):
     step = jax.jit(lambda x, cache: module.apply(params, x, cache=cache))
     room = LENGTH if FIXED.search(spec) else LENGTH + 2  # what is not filled must not count
     for prefill in (1, 3, LENGTH):
-        out, cache = step(x[:, :prefill], module.init_cache(2, room, WIDTH))
-        outs = [out]
-        for token in range(prefill, LENGTH):
-            out, cache = step(x[:, token : token + 1], cache)
-            outs.append(out)
+        out, cache = in_parts(step, x, module.init_cache(2, room, WIDTH), range(prefill, LENGTH + 1))
         assert int(cache.length) == LENGTH
-        chex.assert_trees_all_close(jnp.concatenate(outs, axis=1), whole, atol=2e-5)
+        chex.assert_trees_all_close(out, whole, atol=2e-5)
 
 
 @pytest.mark.parametrize("spec", once(["dot_product", "super", "linear", "delta", "gated_delta(conv=3)"], ["delta"]))
@@ -253,10 +249,9 @@ def test_padding_in_a_cache(spec):
     module = layer(spec)
     params, x, lengths = {"params": params_of(module)}, tokens(), jnp.array([3, LENGTH])
     whole = apply(module, params, x, mask=Mask(causal=True, key_lengths=lengths))
-    mask, cache = Mask(key_lengths=lengths), module.init_cache(2, LENGTH, WIDTH)
-    first, cache = apply(module, params, x[:, :2], mask=mask, cache=cache)
-    rest, _ = apply(module, params, x[:, 2:], mask=mask, cache=cache)
-    chex.assert_trees_all_close(jnp.concatenate([first, rest], axis=1), whole, atol=2e-5)
+    step = lambda x, cache: apply(module, params, x, mask=Mask(key_lengths=lengths), cache=cache)  # noqa: E731
+    out, _ = in_parts(step, x, module.init_cache(2, LENGTH, WIDTH), (2, LENGTH))
+    chex.assert_trees_all_close(out, whole, atol=2e-5)
 
 
 @pytest.mark.parametrize("spec", once(["dot_product", "super", "neural", "linear", "delta"], ["super"]))
@@ -325,21 +320,6 @@ def test_weights_of_a_layer(spec):
     assert "attention" not in jax.eval_shape(module.init, jax.random.key(0), tokens())
 
 
-@pytest.mark.parametrize("spec", once(["dot_product", "super", "neural", "gaussian(learn_sigma=True)"], ["super"]))
-def test_projections_without_biases(spec):
-    module = layer(spec, bias=False)
-    params = params_of(module)
-    assert not [name for name in ("query", "key", "value", "out") if "bias" in params.get(name, {})]
-    assert params["query"]["kernel"].shape == (WIDTH, HEADS, WIDTH // HEADS)
-    whole = apply(layer(spec), {"params": _with_zero_biases(params)}, tokens())
-    chex.assert_trees_all_close(apply(module, {"params": params}, tokens()), whole, atol=1e-6)
-
-
-def _with_zero_biases(params):
-    shapes = dict.fromkeys(("query", "key", "value"), (HEADS, WIDTH // HEADS)) | {"out": WIDTH}
-    return params | {n: params[n] | {"bias": jnp.zeros(shape)} for n, shape in shapes.items() if n in params}
-
-
 @pytest.mark.more
 def test_eight_devices_equal_one(run_python):
     """Every kind of score and of alignment, batch and parameters split, with dropout where there is some.
@@ -400,12 +380,10 @@ def test_a_window_is_the_masks():
     chex.assert_trees_all_equal(out_of("dot_product(window=2)", causal), narrow)
     chex.assert_trees_all_equal(out_of("dot_product(window=5)", Mask(causal=True, window=2)), narrow)
     assert not np.allclose(out_of("dot_product(window=5)", causal), narrow)
-    cache, steps = layer("dot_product(window=2)").init_cache(2, LENGTH, WIDTH), []
-    for token in range(LENGTH):
-        inputs = x[:, token : token + 1]
-        out, cache = apply(layer("dot_product(window=2)"), {"params": params}, inputs, cache=cache)
-        steps.append(out)
-    chex.assert_trees_all_close(jnp.concatenate(steps, axis=1), narrow, atol=1e-6)
+    module = layer("dot_product(window=2)")
+    step = jax.jit(lambda x, cache: module.apply({"params": params}, x, cache=cache))
+    out, _ = in_parts(step, x, module.init_cache(2, LENGTH, WIDTH), range(1, LENGTH + 1))
+    chex.assert_trees_all_close(out, narrow, atol=1e-6)
 
 
 @pytest.mark.more

@@ -122,16 +122,6 @@ def test_hidden_units_of_mlps_are_not_dropped():
     assert 0.4 < zeros["dropout_out"] < 0.6
 
 
-def test_pre_norm_ends_in_a_layer_norm_and_other_positions_have_no_table():
-    pre, sinusoidal, rotary = (
-        build(**changes)[1]["params"]
-        for changes in ({"norm": "pre"}, {"positions": "sinusoidal"}, {"positions": "rotary"})
-    )
-    assert "norm" in pre
-    assert "norm" not in sinusoidal
-    assert "positions" not in {*sinusoidal, *rotary}
-
-
 def test_inputs_that_the_model_cannot_take_are_one_sentence():
     model, params = build(length=5)
     with pytest.raises(UsageError, match="Positions were learned for 5 tokens, but this sequence has 9"):

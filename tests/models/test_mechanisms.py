@@ -20,7 +20,7 @@ from attention.scores.location import Location
 from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import MECHANISMS, Align, Mechanism, register, resolve
 from tests.conftest import ROOT
-from tests.models.small import apply, random_params
+from tests.models.small import apply, in_parts, random_params
 from tests.sizes import once
 from train.state import count_parameters
 
@@ -176,9 +176,8 @@ def test_a_score_may_read_the_queries_alone():
     whole = apply(module, {"params": params}, x, mask=Mask(causal=True))
     cache = module.init_cache(3, LENGTH, WIDTH)
     assert cache.key is None
-    first, cache = apply(module, {"params": params}, x[:, :4], cache=cache)
-    rest, _ = apply(module, {"params": params}, x[:, 4:], cache=cache)
-    chex.assert_trees_all_close(jnp.concatenate([first, rest], axis=1), whole, atol=1e-5)
+    step = lambda x, cache: apply(module, {"params": params}, x, cache=cache)  # noqa: E731
+    chex.assert_trees_all_close(in_parts(step, x, cache, (4, LENGTH))[0], whole, atol=1e-5)
     for wrong, message in (({"key": "linear"}, "looks at no key"), ({"query": "none"}, "needs a query")):
         with pytest.raises(UsageError, match=message):
             dataclasses.replace(row, **wrong)

@@ -189,17 +189,6 @@ def test_parameters_of_the_drawing_of_001():
             assert count_parameters(shapes) == rest + recurrence(300) + recurrence(800) + more
 
 
-def test_operations_are_those_of_the_layers():
-    linear = lambda n, i, o: 2 * n * i * o + n * o  # noqa: E731
-    e, h, s, t, v = 4, 6, 5, 7, 13
-    recurrences = linear(s, e + h, 3 * h) + linear(t, e + 2 * h, 3 * h) + linear(t, h, v)
-    cost = lambda variant: dataclasses.replace(CONFIG, attention=variant).cost(v, v, s, t).flops  # noqa: E731
-    assert cost("dot") == recurrences + t * s * (4 * h + 4)
-    assert cost("qkv") == cost("dot") + 2 * h * h * (t + 2 * s) + t * s  # its scores are scaled
-    assert cost("location") == recurrences + linear(t, e + h, s) + t * s * (2 * h + 4)
-    assert cost("encoder_dot") == recurrences + t * s * (2 * e + 2 * h + 4)
-
-
 @pytest.mark.more
 def test_location_attention_of_many_heads_equals_its_definition():
     query, value = (jax.random.normal(jax.random.key(i), (2, n, 3, 4)) for i, n in enumerate((5, 6)))

@@ -1,20 +1,23 @@
 """The page of a table of trials in a real browser."""
 
+import dataclasses
 import re
 
 import pytest
 
 from analysis.pages import __main__ as page_of
+from tests.analysis import tried
 
 
-@pytest.fixture
-def path(tried, tmp_path):
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
     """The page about `delta`, with the other mechanisms beside it."""
-    own = tmp_path / "own.json"
-    rows = [row for row in tried.rows if row["spec"] == "delta"]
-    type(tried)(tried.trials, rows, tried.made).write(own)
-    tried.write(tmp_path / "kept.json")
-    assert page_of.main([str(own), str(tmp_path / "kept.json")]) == 0
+    folder, kept = tmp_path_factory.mktemp("trials"), tried.table()
+    own = folder / "own.json"
+    rows = [row for row in kept.rows if row["spec"] == "delta"]
+    dataclasses.replace(kept, rows=rows).write(own)
+    kept.write(folder / "kept.json")
+    assert page_of.main([str(own), str(folder / "kept.json")]) == 0
     return own.with_suffix(".html")
 
 

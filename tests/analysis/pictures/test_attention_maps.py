@@ -23,19 +23,17 @@ def test_rollout_by_hand():
     np.testing.assert_allclose(two, [[0.75, 0.25], [0.125 * 0.75, 0.125 * 0.25 + 0.875]])
 
 
-def test_rollout_is_of_the_mean_over_heads():
-    heads = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]])
-    np.testing.assert_allclose(rollout([heads])[0], [[0.75, 0.25], [0.25, 0.75]])
-
-
-def test_rollout_of_identities_and_of_nothing_is_the_identity():
-    np.testing.assert_array_equal(rollout([np.eye(3)[None]] * 4)[-1], np.eye(3))
-    np.testing.assert_array_equal(rollout([np.zeros((2, 3, 3))])[-1], np.eye(3))
-
-
-def test_rollout_counts_what_alignment_makes_by_its_size():
-    signed = np.array([[[2.0, -6.0], [0.0, -1.0]]])
-    np.testing.assert_allclose(rollout([signed])[0], [[0.5 * 0.25 + 0.5, 0.5 * 0.75], [0, 1]])
+@pytest.mark.parametrize(
+    ("layers", "rolled"),
+    [
+        ([[[[1, 0], [0, 1]], [[0, 1], [1, 0]]]], [[0.75, 0.25], [0.25, 0.75]]),  # the mean over heads
+        ([[[[2, -6], [0, -1]]]], [[0.5 * 0.25 + 0.5, 0.5 * 0.75], [0, 1]]),  # what alignment makes, by its size
+        ([np.eye(3)[None]] * 4, np.eye(3)),
+        ([np.zeros((2, 3, 3))], np.eye(3)),
+    ],
+)
+def test_rollout_of_heads_signs_identities_and_nothing(layers, rolled):
+    np.testing.assert_allclose(rollout([np.array(weights, float) for weights in layers])[-1], rolled)
 
 
 @pytest.mark.parametrize("causal", [False, True])

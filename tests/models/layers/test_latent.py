@@ -12,7 +12,7 @@ from attention import Mask, UsageError
 from attention.scores.rotary import Rotary
 from models.layers.multi_head import MultiHeadAttention
 from tests.jaxprs import equations
-from tests.models.small import apply, random_like
+from tests.models.small import apply, in_parts, random_like
 from tests.sizes import once
 
 LENGTH, WIDTH, HEADS, HEAD = 7, 24, 3, 8
@@ -76,15 +76,6 @@ PLAIN = {
 }
 
 
-def decoded(module, params, x, room=LENGTH + 2):
-    cache, outs = module.init_cache(2, room, WIDTH), []
-    step = jax.jit(lambda x, cache: module.apply({"params": params}, x, cache=cache))
-    for start, stop in ((0, 3), *((token, token + 1) for token in range(3, LENGTH))):
-        out, cache = step(x[:, start:stop], cache)
-        outs.append(out)
-    return jnp.concatenate(outs, axis=1)
-
-
 @pytest.mark.parametrize("kind", once([*ABSORBED, *PLAIN], ["turned heads"]))
 def test_tokens_read_latents_as_they_are_where_scores_are_products(kind):
     """Moved projections give the same; no array of the step has numbers for each slot, head and column."""
@@ -92,13 +83,12 @@ def test_tokens_read_latents_as_they_are_where_scores_are_products(kind):
     module = layer((ABSORBED | PLAIN)[kind][0], **(ABSORBED | PLAIN)[kind][1])
     params, x = made(module)
     whole = apply(module, {"params": params}, x, mask=CAUSAL)
-    chex.assert_trees_all_close(decoded(module, params, x, room), whole, atol=2e-5)
-    step = lambda x, cache: module.apply({"params": params}, x, cache=cache)  # noqa: E731
+    step = jax.jit(lambda x, cache: module.apply({"params": params}, x, cache=cache))
+    out, _ = in_parts(step, x, module.init_cache(2, room, WIDTH), range(3, LENGTH + 1))
+    chex.assert_trees_all_close(out, whole, atol=2e-5)
     program = jax.make_jaxpr(step)(x[:, :1], module.init_cache(2, room, WIDTH))
     arrays = (out.aval for equation in equations(program) for out in equation.outvars)
-    largest = max(
-        array.size for array in arrays if room in getattr(array, "shape", ())
-    )  # of those with an axis of slots
+    largest = max(array.size for array in arrays if room in getattr(array, "shape", ()))  # with an axis of slots
     assert (largest < 2 * room * HEADS * HEAD) == (kind in ABSORBED)
 
 

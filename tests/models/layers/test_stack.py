@@ -1,4 +1,4 @@
-"""A scan over blocks is the same function as the blocks one after the other: values, gradients, training."""
+"""A scan over blocks is the same function as the blocks one after the other, and a block's MLP is its equation."""
 
 import dataclasses
 import math
@@ -14,6 +14,7 @@ import pytest
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from models.gpt import GPT, GPTConfig
 from models.layers import stack
+from models.layers.blocks import Mlp
 from models.vit import ViT, ViTConfig
 from tests.jaxprs import equations
 from tests.models.small import apply, random_params, small
@@ -58,6 +59,17 @@ def test_blocks_without_mlps_are_attention_alone(norm):
     flat = {path: x * ("/out/" not in path) for path, x in flat.items()}
     logits = apply(model, flax.traverse_util.unflatten_dict(flat, sep="/"), jnp.array([[3, 5], [4, 5]]))
     chex.assert_trees_all_equal(logits[0, 1], logits[1, 1])
+
+
+def test_a_gated_mlp_multiplies_its_activated_layer_by_another():
+    """(swish(x W_g + b_g) ⊙ (x W_u + b_u)) W_d + b_d (Shazeer 2020, eq. 6, with biases)."""
+    x = jax.random.normal(jax.random.key(0), (2, 3, 4))
+    mlp = Mlp(5, "swish", gated=True)
+    shapes = jax.eval_shape(lambda: mlp.init(jax.random.key(1), x, train=False)["params"])
+    params = jax.tree.map(lambda leaf: jax.random.normal(jax.random.key(leaf.size), leaf.shape), shapes)
+    dense = lambda name, x: jnp.dot(x, params[name]["kernel"]) + params[name]["bias"][None, None]  # noqa: E731
+    expected = dense("down", jax.nn.silu(dense("gate", x)) * dense("up", x))
+    chex.assert_trees_all_close(mlp.apply({"params": params}, x, train=False), expected, atol=1e-5)
 
 
 def loss_of(model, inputs):

@@ -1,4 +1,4 @@
-"""Small models of all families but decoders, their folders, and what tests change in these."""
+"""Small models of all families, their folders, and what tests change in these."""
 
 import dataclasses
 import json
@@ -53,6 +53,39 @@ MODELS = {
     ),
 }
 
+LLAMA = {"norm_type": "rms", "gated": True, "activation": "swish", "mlp_bias": False, "output_bias": False}
+GEMMA = {"norm_type": "rms_offset", "scale_embeddings": True, "activation": "gelu_tanh", "head": 6, "norm": "sandwich"}
+NORMED = "dot_product(qk_norm='rms_offset', scale=0.25"
+YARN = "yarn(factor=8.0, original=16, fast=32.0, slow=1.0, exact=True, magnitude=1.0)"
+LATENT = "dot_product(latent=6, latent_norm=True, rotary=4"
+DECODERS = {
+    "deepseek_v2": {"attention": f"{LATENT}, query_latent=5)", "tied_output": False},
+    "deepseek_v2 with yarn": {
+        "attention": f"{LATENT}, scale=0.5)",
+        "positions": f"rotary(base=500.0, scaling={YARN!r})",
+    },
+    "mamba2": {
+        "attention": "state_space(groups=2, state=6, conv=3, gate='gate_first', skip=True, epsilon=1e-05)",
+        **{"mlp": 0, "head": 8, "norm_epsilon": 1e-5, "positions": "none", "tied_output": False},
+        **{"gated": False, "mlp_bias": True},
+    },
+    "mamba2 with heads of D/N": {
+        "attention": "state_space(groups=4, state=5, conv=2, gate='gate_first', skip=True, epsilon=1e-05)",
+        **{"mlp": 0, "norm_epsilon": 1e-5, "positions": "none"},
+        **{"gated": False, "mlp_bias": True},
+    },
+    "llama": {"attention": "dot_product(kv_heads=2)", "tied_output": False},
+    "mistral": {"attention": "dot_product(kv_heads=2, window=5)"},
+    "qwen2": {"attention_bias": True},
+    "qwen3": {"attention": "dot_product(qk_norm='rms')", "positions": "rotary(base=1000000.0)", "norm_epsilon": 1e-6},
+    "gemma2": GEMMA | {"attention": "soft_cap(cap=2.0, window=3)|soft_cap(cap=2.0)", "logit_cap": 3.0},
+    "gemma3_text": GEMMA
+    | {"attention": f"{NORMED}, window=3)|{NORMED})"}
+    | {"norm_epsilon": 1e-6, "positions": "rotary(base=10000.0)|rotary(base=1000000.0, scaling='linear(factor=8.0)')"},
+}
+SIZES = {"depth": 2, "width": 16, "heads": 4, "mlp": 24, "positions": "rotary(base=500.0)"}
+MODELS |= {kind: GPTConfig(name="gpt", **SIZES | LLAMA | fields) for kind, fields in DECODERS.items()}
+
 
 def build(kind, seed=0, length=LENGTH, **changes):
     """A config and its parameters, of which every one counts."""
@@ -72,6 +105,9 @@ def build(kind, seed=0, length=LENGTH, **changes):
     if kind == "diffllama":  # whose norm of heads has no weights
         for layer in range(2):
             params[f"block_{layer}"]["attention"]["score"]["scale"] = jnp.ones(8)
+    if kind == "qwen2":  # which has no biases of outputs
+        for layer in range(2):
+            params[f"block_{layer}"]["attention"]["out"]["bias"] *= 0
     return config, params
 
 
