@@ -54,7 +54,8 @@ class Normaliser(Checked):
         if allowed is not None:
             scores = jnp.where(allowed, scores, self.masked(scores.dtype))
         count = count_keys(allowed, scores) if self.counts else jnp.ones((), scores.dtype)
-        by_row = {name: lift(x[:, None, None], scores.ndim) for name, x in params.items()}
+        own = self.parameters(Sizes(1, 1, 1, 1))
+        by_row = {name: lift(params[name][:, None, None], scores.ndim) for name in own}
         before = self.start(by_row, (*scores.shape[:-1], 1), count, scores.dtype)
         after, _, weights = self.add(before, scores, True)
         return weights / self.finish(after)[0]

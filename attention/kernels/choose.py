@@ -87,16 +87,16 @@ def _pays(module: Any, call: Call) -> bool:
         return here == "tpu" or (here == "gpu" and isinstance(form, MLP) and mlp.units(call) in FASTER_ON_GPU)
     if module is fused:
         pays = here == "tpu" or (here == "gpu" and FUSED_ON_GPU)
-        return pays and form is None and _depends_on_both(call)
+        return pays and form is None and _reads_contents(call)
     if module is loops:
         # On a CPU the cache decides; elsewhere one large product for each batch beats many small ones while it fits.
         small = here != "cpu" and isinstance(form, Dot) and _score_bytes(call) <= MOST
-        return not small and (form is not None or _depends_on_both(call))
+        return not small and (form is not None or _reads_contents(call))
     return True
 
 
-def _depends_on_both(call: Call) -> bool:
-    """Tells whether scores depend on queries or keys; if not, XLA computes the weights once for the whole batch."""
+def _reads_contents(call: Call) -> bool:
+    """Tells whether scores read queries or keys; if not, XLA computes the weights once for the whole batch."""
     return call.score.traits.reads_query or call.score.traits.reads_key
 
 

@@ -71,15 +71,15 @@ def _inputs(call: Call) -> tuple[Parts, tuple[Kind, ...], list[jax.Array]]:
     *batch, heads, queries, keys = call.scores_shape
     size = math.prod(batch)
     shared, own, tables = jax.tree.map(precise, pairs.split_params(call))
-    rows = {name: x[None, :, :, 0] for name, x in tables.items() if x.shape[1] > 1 or not x.shape[2] > 1}
+    over_queries = {name: x[None, :, :, 0] for name, x in tables.items() if x.shape[1] > 1 or not x.shape[2] > 1}
     others = call.normaliser.parameters(Sizes(1, 1, 1, 1))
-    by_head = lambda x: x.reshape(size, *x.shape[len(batch) :]).swapaxes(1, 2)  # noqa: E731
+    by_head = lambda x: _real(x).reshape(size, *x.shape[len(batch) :]).swapaxes(1, 2)  # noqa: E731
     query, key = jax.tree.map(by_head, (call.query, call.key))
     arrays = {
         "shared": {name: x[None, None, None] for name, x in shared.items() if name not in others},
         "own": {name: x[None, :, None] for name, x in own.items()},
-        "over_queries": rows,
-        "over_keys": {name: x[None, :, 0] for name, x in tables.items() if name not in rows},
+        "over_queries": over_queries,
+        "over_keys": {name: x[None, :, 0] for name, x in tables.items() if name not in over_queries},
         "query": query,
         "key": key,
         "i": (call.mask.query_offset + jnp.arange(queries, dtype=jnp.int32))[None, None],
@@ -126,6 +126,11 @@ def _wide(x: jax.Array) -> jax.Array:
     return precise(x) if programs.is_float(x) else x
 
 
+def _real(x: jax.Array) -> jax.Array:
+    """Makes numbers of whole ones, as every implementation does."""
+    return x if programs.is_float(x) else precise(x)
+
+
 def _mapped(function: Callable, axes: int) -> Callable:
     """Maps a function over leading axes, some of which may be 1."""
     if not axes:
@@ -158,7 +163,8 @@ def why_not(call: Call, platform: str = "") -> str:
         "it has no tables over pairs": any(x.shape[1] > 1 and x.shape[2] > 1 for x in tables.values()),
         f"{batch} sequences do not divide among {devices(*BATCH)} devices": batch % devices(*BATCH),
         f"{groups} heads do not divide among {devices(*HEADS)} devices": groups % devices(*HEADS),
-        "float64 is for CPUs": platform != "interpret" and call.value.dtype == jnp.float64,
+        "float64 is for CPUs": platform != "interpret" and jnp.float64 in _dtypes(call),
+        **_reasons_of_blocks(call.block, platform),
         f"values are at most {MOST_WIDE} wide": call.value.shape[-1] > MOST_WIDE,
     }
     if reason := "; ".join(reason for reason, holds in reasons.items() if holds):
@@ -167,8 +173,23 @@ def why_not(call: Call, platform: str = "") -> str:
     return _why_no_program(parts, platform) or _why_no_memory(call, parts, platform)
 
 
+def _dtypes(call: Call) -> set[Any]:
+    return {x.dtype for x in jax.tree.leaves((call.value, call.query, call.key, call.params))}
+
+
+def _reasons_of_blocks(block: tuple[int, int] | None, platform: str) -> dict[str, bool]:
+    if not block or platform == "interpret":
+        return {}
+    powers = any(size & (size - 1) or size < 16 for size in block)
+    return {
+        f"on a GPU its tiles are powers of two from 16 on, not {block}": platform == "gpu" and powers,
+        f"on a TPU its tiles are multiples of 128 queries and keys, not {block}": platform == "tpu"
+        and any(size % 128 for size in block),
+    }
+
+
 def _why_no_memory(call: Call, parts: Parts, platform: str) -> str:
-    widths = [sum(math.prod(parts.shapes[i].shape) for i in parts.of(side)) for side in BOTH]
+    widths = [sum(math.prod(parts.shapes[i].shape) for i in parts.of(side)) for side in (ROWS, COLUMNS)]
     tokens = max(call.scores_shape[-2:])
     too_many = platform == "tpu" and bytes_of((tokens, max(widths) + call.value.shape[-1])) > MOST_HELD
     return f"a TPU's fast memory does not hold {tokens:,} such tokens" if too_many else ""
@@ -180,9 +201,10 @@ def _why_no_program(parts: Parts, platform: str) -> str:
         gradient.tile, LOWERS[platform]
     )
     numbers = sum(math.prod(parts.shapes[i].shape) for i in parts.of(None))
-    widest = max((math.prod(parts.shapes[i].shape) for side in BOTH for i in parts.of(side)), default=0)
+    widest = max((math.prod(parts.shapes[i].shape) for side in (ROWS, COLUMNS) for i in parts.of(side)), default=0)
     reasons = {
         f"it does not lower {primitive!r} of this pair": bool(primitive),
+        "it does not lower the gradient of a maximum of sums": programs.compares_sums(gradient.tile),
         f"a pair may read {MOST_NUMBERS} numbers of its head, not {numbers}": numbers > MOST_NUMBERS,
         f"a pair may read {MOST_WIDE} numbers of a token, not {widest}": widest > MOST_WIDE,
     }
@@ -222,7 +244,7 @@ def attend(call: Call, platform: str = "") -> tuple[jax.Array, None]:
         limited=call.mask.key_lengths is not None or keys % block[1] > 0,
         segmented=call.mask.query_segments is not None,
         rate=call.dropout_rate,
-        sums=jnp.dtype(score_dtype(call.value)),
+        sums=jnp.promote_types(score_dtype(call.value), parts.tile.out_avals[0].dtype),
         platform=platform,
     )
     names = call.normaliser.parameters(Sizes(1, 1, 1, 1))
@@ -283,7 +305,7 @@ def _backward(plan: FusedPlan, residuals: Any, gradient: jax.Array) -> tuple[Fus
     through_sum = jnp.sum(precise(gradient) * precise(out), -1)
     scaled = (gradient / (1 - plan.rate)).astype(gradient.dtype)
     parts = _gradient(plan.parts)
-    given = _before(parts, (BOTH, *plan.parts.kinds), (None, *arrays.given), plan.heads)
+    given = _before(parts, (BOTH, *plan.parts.kinds), (None, *arrays.given), rules.numbers.shape[1])
     learned = [i for i, shape in enumerate(plan.parts.shapes) if programs.is_float(shape)]
     found: dict[int, jax.Array] = {}
     for by_key in (False, True):

@@ -36,8 +36,9 @@ REDUCTIONS = {
     "reduce_min": (jnp.minimum, math.inf),
     "reduce_prod": (jnp.multiply, 1.0),
 }
-MOVES = ("broadcast_in_dim", "reshape", "squeeze", "transpose", "rev", "slice", "pad", "concatenate", "iota", "split")
-SUPPORTED = ELEMENTWISE | set(REDUCTIONS) | set(MOVES) | {"dot_general", "dynamic_slice", "dynamic_update_slice"}
+MOVES = {"broadcast_in_dim", "reshape", "squeeze", "transpose", "rev", "slice", "pad", "concatenate", "iota"}
+MOVES |= {"split", "tile"}
+SUPPORTED = ELEMENTWISE | set(REDUCTIONS) | MOVES | {"dot_general", "dynamic_slice", "dynamic_update_slice"}
 
 
 class Value:
@@ -152,10 +153,6 @@ class Planes:
 
         return jax.lax.fori_loop(0, size, step, start)
 
-    def zeros(self, value: Value) -> jax.Array:
-        """Makes zeros like an item."""
-        return jnp.zeros(self.shape_of(value), value.dtype)
-
     def shape_of(self, value: Value) -> tuple[int, ...]:
         """Gives the shape of an item."""
         if not value.sides:
@@ -195,11 +192,6 @@ class Planes:
         start = jnp.zeros((self.shape[0], width), value.dtype)
         return self.fold(math.prod(value.shape), item, operator.add, start)
 
-    def over_all(self, value: Value) -> list[jax.Array]:
-        """Sums each item over the columns, `(rows, 1)`, of an array of few items."""
-        indices = [_unflat(number, value.shape) for number in range(math.prod(value.shape))]
-        return [self.plane(value.item(index)).sum(1, keepdims=True) for index in indices]
-
     def prime(self, value: Value) -> None:
         """Computes all numbers that a value needs, so that a loop over its items does not compute them again."""
         seen: set[Value] = set()
@@ -215,6 +207,11 @@ class Planes:
                 waiting += x.inputs
 
 
+def _along(index: Index, shape: tuple[int, ...]) -> Index:
+    """Gives the index in an array whose axes may be 1, or which is a number."""
+    return tuple(0 if size == 1 else i for i, size in zip(index, shape, strict=True)) if shape else ()
+
+
 def _rule(name: str) -> Callable[[Value, Index], jax.Array]:
     """Gives the function that computes an item of a primitive's result."""
     if name in ELEMENTWISE:
@@ -226,7 +223,7 @@ def _rule(name: str) -> Callable[[Value, Index], jax.Array]:
 
 
 def _elementwise(value: Value, index: Index) -> jax.Array:
-    items = [x.item(index if x.shape else ()) for x in value.inputs]
+    items = [x.item(_along(index, x.shape)) for x in value.inputs]
     if value.name == "one_minus_square":  # of jax 0.11, which Triton and Mosaic do not lower
         return 1 - items[0] * items[0]
     shape = jnp.broadcast_shapes(*(jnp.shape(x) for x in items))
@@ -253,7 +250,8 @@ def _folded(value: Value, sizes: list[int], item: Callable, combine: Callable, s
 def _contracted(value: Value, index: Index) -> jax.Array:
     first, second = value.inputs
     (sum_1, sum_2), (batch_1, batch_2) = value.equation.params["dimension_numbers"]
-    if not value.shape and len(first.shape) == 1 and {first.sides, second.sides} == {_ROWS, _COLUMNS}:
+    given = isinstance(first, Given) and isinstance(second, Given)
+    if given and not value.shape and len(first.shape) == 1 and {first.sides, second.sides} == {_ROWS, _COLUMNS}:
         return (
             _as_product(value.tile, [first], [second])
             if first.sides == _ROWS
@@ -311,7 +309,7 @@ def _factors(x: Value) -> tuple[list[Value], list[Given]] | None:
     if any(factors is None for factors in found):
         return None
     planes, vectors = ([x for factors in found for x in factors[which]] for which in (0, 1))
-    return (planes, vectors) if len(vectors) == 1 and planes else None
+    return (planes, vectors) if planes and [vector.shape for vector in vectors] == [x.shape] else None
 
 
 def _looked_up(value: Value, index: Index) -> jax.Array:
@@ -364,13 +362,18 @@ def _moved(value: Value, index: Index) -> jax.Array:
             return x.item(tuple(start + stride * i for start, stride, i in starts))
         case "iota":
             return jnp.asarray(index[params["dimension"]], value.dtype)
+        case "tile":
+            lead = (1,) * (len(index) - len(x.shape))
+            sizes = (*lead, *x.shape)
+            at = (i - _divided(i, size) * size for i, size in zip(index, sizes, strict=True))
+            return x.item(tuple(at)[len(lead) :])
         case "split":
             start = sum(params["sizes"][: value.number])
             return x.item(tuple(i + start if a == params["axis"] else i for a, i in enumerate(index)))
         case "concatenate":
             return _joined(value, index, params["dimension"])
         case "pad":
-            return _padded(x, rest[0], index, params["padding_config"])
+            return _padded(x, rest[0], index, [tuple(map(int, ends)) for ends in params["padding_config"]])
     raise NotImplementedError(value.name)
 
 
@@ -389,12 +392,21 @@ def _joined(value: Value, index: Index, axis: int) -> jax.Array:
 
 
 def _padded(x: Value, fill: Value, index: Index, config: Sequence[tuple[int, int, int]]) -> jax.Array:
-    at = [i - low for i, (low, _, _) in zip(index, config, strict=True)]
-    inside = [(i >= 0) & (i < size) for i, size in zip(at, x.shape, strict=True)]
-    if all(isinstance(i, int) for i in at):
-        return x.item(tuple(at)) if all(inside) else fill.item()
-    item = x.item(tuple(jnp.clip(i, 0, size - 1) for i, size in zip(at, x.shape, strict=True)))
-    return jnp.where(functools.reduce(operator.and_, inside), item, fill.item())
+    places = [_unpadded(i, size, low, inner) for i, size, (low, _, inner) in zip(index, x.shape, config, strict=True)]
+    inside = functools.reduce(operator.and_, (here for _, here in places), True)
+    if isinstance(inside, bool):
+        return x.item(tuple(at for at, _ in places)) if inside else fill.item()
+    return jnp.where(inside, *jnp.broadcast_arrays(x.item(tuple(at for at, _ in places)), fill.item()))
+
+
+def _unpadded(i: Any, size: int, low: int, inner: int) -> tuple[Any, Any]:
+    """Gives the place of an item along an axis before padding, and whether it was there."""
+    at = i - low
+    if isinstance(i, int):
+        return at // (inner + 1), 0 <= at < size * (inner + 1) and at % (inner + 1) == 0
+    step = jnp.asarray(inner + 1, at.dtype)
+    place = jax.lax.div(jnp.maximum(at, 0), step)
+    return jnp.clip(place, 0, size - 1), (at >= 0) & (place < size) & (place * step == at)
 
 
 def _insert(index: Index, axes: Sequence[int], at: Index) -> Index:

@@ -23,7 +23,7 @@ INNER = {  # primitives that hold another program, by the parameter it is in
     "remat2": "jaxpr",
     "checkpoint": "jaxpr",
 }
-PLAIN = {"jit", "pjit", "closed_call"}  # of these, those without a derivative of their own
+PLAIN = set(INNER) - {"custom_jvp_call", "custom_vjp_call"}  # those without a derivative of their own
 Kind = frozenset[str]
 
 
@@ -50,8 +50,13 @@ class Parts(NamedTuple):
 
 
 def trace(function: Callable, *shapes: Any) -> ClosedJaxpr:
-    """Traces a function of flat arguments, with the programs that it calls written out."""
-    return inline(jax.make_jaxpr(function)(*shapes), PLAIN)
+    """Traces a function of flat arguments, with the programs that it calls written out; on no mesh, for all."""
+    return inline(_traced(function, shapes), PLAIN)
+
+
+def _traced(function: Callable, shapes: Sequence[Any]) -> ClosedJaxpr:
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        return jax.make_jaxpr(function)(*shapes)
 
 
 def inline(program: ClosedJaxpr, names: set[str]) -> ClosedJaxpr:
@@ -59,7 +64,7 @@ def inline(program: ClosedJaxpr, names: set[str]) -> ClosedJaxpr:
     shapes = [
         jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type) for v in program.jaxpr.invars
     ]
-    return jax.make_jaxpr(lambda *x: _run(program.jaxpr, program.consts, x, names))(*shapes)
+    return _traced(lambda *x: _run(program.jaxpr, program.consts, x, names), shapes)
 
 
 def _run(program: Jaxpr, consts: Sequence[Any], arguments: Sequence[Any], names: set[str]) -> list[Any]:
@@ -69,8 +74,9 @@ def _run(program: Jaxpr, consts: Sequence[Any], arguments: Sequence[Any], names:
         inputs = [read(known, x) for x in equation.invars]
         if equation.primitive.name in names:
             inner = equation.params[INNER[equation.primitive.name]]
-            outputs = _run(inner.jaxpr, inner.consts, inputs, names)
-        elif joined := _joined(equation, made):
+            inner, consts = (inner, []) if isinstance(inner, Jaxpr) else (inner.jaxpr, inner.consts)
+            outputs = _run(inner, consts, inputs, names)
+        elif joined := _joined_factor(equation, made):
             outputs = [
                 _by_parts(equation, inputs, joined, [read(known, x) for x in made[equation.invars[joined[0]]].invars])
             ]
@@ -81,7 +87,7 @@ def _run(program: Jaxpr, consts: Sequence[Any], arguments: Sequence[Any], names:
     return [read(known, x) for x in program.outvars]
 
 
-def _joined(equation: JaxprEqn, made: dict[Var, JaxprEqn]) -> tuple[int, int] | None:
+def _joined_factor(equation: JaxprEqn, made: dict[Var, JaxprEqn]) -> tuple[int, int] | None:
     """Tells which factor of a product is vectors joined along the contracted axis, and that axis of the other."""
     if equation.primitive.name != "dot_general":
         return None
@@ -149,7 +155,7 @@ def split(program: ClosedJaxpr, kinds: Sequence[Kind]) -> Parts:
         shapes,
         tuple(numbers.get(x, -1) for x in given),
         before,
-        jax.make_jaxpr(tile)(*shapes),
+        _traced(tile, shapes),
     )
 
 
@@ -174,6 +180,22 @@ def gradient_of(tile: ClosedJaxpr, shapes: Sequence[jax.ShapeDtypeStruct]) -> Cl
 
     score = jax.ShapeDtypeStruct((), np.float32)
     return trace(run, score, *shapes)
+
+
+def compares_sums(program: ClosedJaxpr) -> bool:
+    """Tells whether a program compares sums, item by item, with one of them, as the gradient of their maximum does.
+
+    Both are computed, and may be rounded otherwise, so that none is equal.
+    """
+    summed: set[Any] = set()
+    for equation in inline(program, set(INNER)).jaxpr.eqns:
+        vectors = [x for x in equation.invars if isinstance(x, Var) and x.aval.shape]
+        name = equation.primitive.name
+        if name == "eq" and any(x in summed for x in vectors):
+            return True
+        if name in ("dot_general", "reduce_sum") or any(x in summed for x in vectors):
+            summed |= set(equation.outvars)
+    return False
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.nn import initializers
 
-from attention import Mask, UnsupportedError, attend
+from attention import Mask, UnsupportedError, attend, init
 from attention.kernels import fused
 from attention.kernels.call import Call, common
 from attention.options import Options
@@ -91,16 +91,34 @@ FUSED = {
     "gelu of sums": (lambda p, q, k, at: jax.nn.gelu(q + k).mean(), ()),
     "of the query alone": (lambda p, q, k, at: q.sum(), ()),
 }
+
+
+@jax.custom_jvp
+def doubled(q, k):
+    return (2 * q) @ k
+
+
+doubled.defjvp(lambda x, d: (doubled(*x), 2 * (d[0] @ x[1] + x[0] @ d[1])))
+ODD = {  # shapes that are cut, spread and joined, and derivatives of one's own
+    "larger outer": (lambda p, q, k, at: jnp.tanh(jnp.outer(jnp.tile(q, 2), jnp.tile(k, 2))).sum(), ()),
+    "largest of each row": (lambda p, q, k, at: (q - k).reshape(2, 3).max(1).sum(), ()),
+    "every other": (lambda p, q, k, at: jnp.abs(q - k)[::2].sum() + jnp.abs(jnp.tile(q - k, 3))[1::4].sum(), ()),
+    "spread products": (lambda p, q, k, at: jnp.sum(jnp.full((4, 1), q @ k) * k[None, :4] * jnp.ones((4, 4))), ()),
+    "recomputed": (lambda p, q, k, at: jax.checkpoint(lambda q, k: jnp.sin(q) @ jnp.cos(k))(q, k), ()),
+    "a derivative of its own": (lambda p, q, k, at: doubled(q, k), ()),
+    "gated by the head": (lambda p, q, k, at: (q / (1 + (p["tau"] * k) ** 2)).sum(), TAU),
+}
 LOOPED = {
     "sorted": (lambda p, q, k, at: jnp.sort(q * k)[0], (), "sort"),
     "running sums": (lambda p, q, k, at: jnp.cumsum(q * k).max(), (), "cumsum"),
+    "a maximum of sums": (lambda p, q, k, at: jnp.max(p["kernel"] @ jnp.tanh(q + k)), SQUARE, "maximum of sums"),
     "many numbers": (lambda p, q, k, at: jnp.sum(jnp.tanh(p["kernel"] @ (q + k))), (("kernel", (40, WIDTH)),), "240"),
 }
 
 
 def case(name, mask=None, shape=(2, 20, 27), normaliser="softmax", rate=0.0, groups=2):
     """A function of parameters, queries, keys and values to a call, and these arrays."""
-    function, shapes, *_ = (FUSED | LOOPED)[name]
+    function, shapes, *_ = (FUSED | ODD | LOOPED)[name]
     score = Written(function, shapes, normaliser=normaliser)
     batch, queries, keys = shape
     random = iter(jax.random.split(jax.random.key(0), 16))
@@ -141,6 +159,11 @@ def test_pairs_that_people_write_fuse_and_equal_xla_with_all_gradients(name, x64
     assert_equal(name, mask=Mask(causal=True))
 
 
+@pytest.mark.parametrize("name", once(ODD, ["every other", "largest of each row", "gated by the head"]))
+def test_odd_pairs_equal_xla_too(name, x64):
+    assert_equal(name, mask=Mask(causal=True))
+
+
 SEGMENTS = {
     "query_segments": np.repeat([[0, 1, 2], [2, 3, 5]], (9, 8, 3), axis=1),
     "key_segments": np.repeat([[0, 1, 2], [2, 4, 5]], (5, 20, 2), axis=1),
@@ -165,6 +188,31 @@ def test_every_mask_it_takes_equals_xla(mask, x64):
 @pytest.mark.parametrize("normaliser", ["sigmoid", "sink(learned=True)", more("relu_squared"), more("sink")])
 def test_every_normaliser_in_tiles_equals_xla(normaliser, x64):
     assert_equal("alibi", mask=Mask(causal=True), normaliser=normaliser, rate=0.2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Laplace(Score):
+    """-tau |q - k|, with one tau for all heads."""
+
+    def parameters(self, sizes):
+        """Declares tau."""
+        return {"tau": Parameter((), initializers.ones)}
+
+    def pair(self, params, query, key, at):
+        """The score of a pair."""
+        return -params["tau"] * jnp.abs(query - key).sum()
+
+
+@pytest.mark.parametrize("normaliser", ["sigmoid", more("sink(learned=True)")])
+def test_heads_may_share_a_number_under_every_normaliser(normaliser):
+    score, x = Laplace(normaliser=normaliser), jax.random.normal(jax.random.key(0), (2, 9, 2, 3))
+    params = init(score, jax.random.key(1), 2, 3)
+
+    def outcome(implementation):
+        total = lambda *given: jnp.sum(attend(score, *given, x, x, implementation=implementation) ** 2)  # noqa: E731
+        return jax.value_and_grad(total, (0, 1))(params, x)
+
+    assert_close(outcome("pallas"), outcome("xla"), 1e-5)
 
 
 @pytest.mark.parametrize("groups", [1, more(4)])
@@ -202,16 +250,18 @@ def test_both_passes_lower_to_three_kernels(platform, target):
 
 ON_A_MESH = """
 import jax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType
 from attention import Mask
 from attention.kernels import fused, xla
 from tests.attention.kernels import test_fused as own
 
 options = {"mask": Mask(causal=True, key_lengths=jax.numpy.array([3, 27, 0, 20])), "rate": 0.3, "shape": (4, 20, 27)}
-expected = own.passes(xla.attend, "alibi", **options)
+names = "l1", "three layers", "gated by the head"
 mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
 with jax.set_mesh(mesh):
-    own.assert_close(own.passes(fused.attend, "alibi", **options), expected, 2e-5)
+    found = [own.passes(fused.attend, name, **options) for name in names]  # nothing was traced without the mesh
+for name, actual in zip(names, found, strict=True):
+    own.assert_close(actual, own.passes(xla.attend, name, **options), 2e-5)
 """
 
 
