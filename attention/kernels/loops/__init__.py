@@ -88,7 +88,7 @@ def partial(plan: TilePlan, tensors: Tensors, rules: Rules) -> Any:
     return _of_all(TiledSequences.partial, plan, tensors, rules)
 
 
-def _of_all(method: Callable, plan: TilePlan, tensors: Tensors, rules: Rules) -> tuple[jax.Array, Any]:
+def _of_all(method: Callable, plan: TilePlan, tensors: Tensors, rules: Rules) -> Any:
     """Calls a method of `TiledSequences` on all sequences, group by group."""
 
     def group(arguments, _):
