@@ -177,7 +177,8 @@ def of(score: Mixer, **options: Any) -> Case:
         shapes,
         tuple(name for name in score.implementations if name in ("xla", "chunked")),
         masks=BY_POSITION if recurrent else EVERY_MASK,
-        normalised=getattr(score, "normaliser", "").partition("(")[0] in ("softmax", "sum", "hard", "blocks"),
+        normalised=not isinstance(score, Differential | NativeSparse)
+        and getattr(score, "normaliser", "").partition("(")[0] in ("softmax", "sum", "hard", "blocks"),
         weighted=not recurrent,
         weighs=not isinstance(score, Differential | NativeSparse),
         positive=not isinstance(score, Differential | NativeSparse)
