@@ -3,12 +3,12 @@
 import contextlib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
 import jax
-from jax.sharding import AxisType
+from jax.sharding import AxisType, PartitionSpec
 
 # Axes of the mesh that split the batch, the tokens of each sequence, and the heads.
 BATCH, CONTEXT, HEADS = ("data", "fsdp"), ("context",), ("tensor",)
@@ -72,6 +72,29 @@ def devices(*names: str) -> int:
     """Counts the devices over which the given free axes, or all of them, split arrays."""
     mesh = jax.sharding.get_abstract_mesh()
     return math.prod(mesh.shape[axis] for axis in free_axes(*names))
+
+
+def kernel_platform(on_gpu: bool) -> str:
+    """Names the platform of kernels for what is compiled for: `tpu`, `gpu` if they are for that GPU, else ''.
+
+    On a CPU it is `interpret`.
+    """
+    kinds = {"cpu": "interpret", "tpu": "tpu", "gpu": "gpu" if on_gpu else ""}
+    return kinds.get(platform(), "")
+
+
+def on_each_device(function: Callable, arrays: Any, specs: Any, out: PartitionSpec) -> Any:
+    """Calls a function of arrays on each device's part of them, because JAX cannot partition a kernel."""
+    if devices() == 1:
+        return function(*arrays)
+    names = frozenset(free_axes())
+    return jax.shard_map(function, in_specs=specs, out_specs=out, axis_names=names, check_vma=False)(*arrays)
+
+
+def sequences_and_heads(x: jax.Array) -> PartitionSpec:
+    """Splits an array `(B, N, ...)` over devices; an axis of 1 is shared."""
+    axes = zip((free_axes(*BATCH), free_axes(*HEADS)), x.shape, strict=False)
+    return PartitionSpec(*(names if size > 1 else () for names, size in axes))
 
 
 def as_rows(x: jax.Array) -> jax.Array:

@@ -15,7 +15,7 @@ from attention import mesh
 from attention.forms import Dot
 from attention.kernels.call import Call
 from attention.kernels.loops.plan import even
-from attention.mesh import BATCH, CONTEXT, HEADS, devices, free_axes
+from attention.mesh import BATCH, CONTEXT, HEADS, devices, free_axes, on_each_device, sequences_and_heads
 from attention.normaliser import SOFTMAX
 
 LANES = 128  # tiles are multiples of it
@@ -72,7 +72,9 @@ def attend(call: Call) -> tuple[jax.Array, None]:
         for x, size in ((form.query * form.scale, block[0]), (form.key, block[1]), (call.value, block[1]))
     )
     run = functools.partial(_on_a_device, block, call.mask.causal, call.mask.window)
-    out = _on_mesh(run, query, key, value, _segments(call, query.shape[-2], key.shape[-2]))
+    arrays = query, key, value, _segments(call, query.shape[-2], key.shape[-2])
+    specs = jax.tree.map(sequences_and_heads, arrays[:3]), jax.tree.map(lambda x: P(free_axes(*BATCH)), arrays[3])
+    out = on_each_device(run, arrays, (*specs[0], specs[1]), specs[0][0])
     out = out.swapaxes(1, 2)[:, :queries].reshape(*form.query.shape[:-1], -1)
     return _without_blind(call, out), None
 
@@ -134,19 +136,3 @@ def _mask(shape: tuple[int, int], causal: bool, window: int) -> Any:
     if not (causal or window):
         return masks.FullMask(shape)
     return masks.LocalMask(shape, (window - 1 if window else None, 0 if causal else window - 1), 0)
-
-
-def _on_mesh(run, query, key, value, segments) -> jax.Array:
-    """Runs the kernel on each device's sequences and heads, because JAX cannot partition it."""
-    if devices() == 1:
-        return run(query, key, value, segments)
-    batch, heads = free_axes(*BATCH), free_axes(*HEADS)
-    whole, ids = P(batch, heads), None if segments is None else (P(batch), P(batch))
-    local = jax.shard_map(
-        run,
-        in_specs=(whole, whole, whole, ids),
-        out_specs=whole,
-        axis_names=frozenset(free_axes()),
-        check_vma=False,
-    )
-    return local(query, key, value, segments)

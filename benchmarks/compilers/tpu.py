@@ -76,7 +76,9 @@ def ours(spec: str) -> Contestant:
     def trips(kernel, tokens):
         network, turned = Network(NETWORKS[spec], (True,), "relu"), "backward" in kernel
         block = tpu.block_sizes(tokens, tokens, network)
-        plan = PairPlan(network, tokens, tokens, block, True, 0, False, 0.0, "tpu", True)
+        mask = {"causal": True, "window": 0, "limited": False, "rate": 0.0}
+        sizes = {"queries": tokens, "keys": tokens, "block": block, "platform": "tpu"}
+        plan = PairPlan(network=network, rounded=True, **mask, **sizes)
         return causal(tokens, *(block[::-1] if turned else block), turned, rows_together(plan, turned))
 
     x = (1, COMPILED, HEADS, WIDTH)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 
 from attention import mesh
 from attention.forms import At
@@ -24,7 +23,8 @@ from attention.kernels.fused import programs
 from attention.kernels.fused.planes import lowers
 from attention.kernels.fused.programs import BOTH, COLUMNS, HEAD, ROWS, Kind, Parts
 from attention.kernels.fused.tiles import FusedPlan, FusedRules, Pass, backward_kernel, bytes_of, forward_kernel
-from attention.mesh import BATCH, HEADS, devices, free_axes
+from attention.kernels.sight import plan_of
+from attention.mesh import BATCH, HEADS, devices, on_each_device, sequences_and_heads
 from attention.parameters import Sizes
 
 MOST_NUMBERS = 128  # parameters of a head whose gradients a row of pairs holds
@@ -73,7 +73,11 @@ def _inputs(call: Call) -> tuple[Parts, tuple[Kind, ...], list[jax.Array]]:
     shared, own, tables = jax.tree.map(precise, pairs.split_params(call))
     over_queries = {name: x[None, :, :, 0] for name, x in tables.items() if x.shape[1] > 1 or not x.shape[2] > 1}
     others = call.normaliser.parameters(Sizes(1, 1, 1, 1))
-    by_head = lambda x: _real(x).reshape(size, *x.shape[len(batch) :]).swapaxes(1, 2)  # noqa: E731
+
+    def by_head(x: jax.Array) -> jax.Array:
+        x = x if programs.is_float(x) else precise(x)  # whole numbers are numbers in every implementation
+        return x.reshape(size, *x.shape[len(batch) :]).swapaxes(1, 2)
+
     query, key = jax.tree.map(by_head, (call.query, call.key))
     arrays = {
         "shared": {name: x[None, None, None] for name, x in shared.items() if name not in others},
@@ -124,11 +128,6 @@ def _before(parts: Parts, kinds: Sequence[Kind], inputs: Sequence[Any], heads: i
 def _wide(x: jax.Array) -> jax.Array:
     """Casts numbers to at least float32; indices stay."""
     return precise(x) if programs.is_float(x) else x
-
-
-def _real(x: jax.Array) -> jax.Array:
-    """Makes numbers of whole ones, as every implementation does."""
-    return x if programs.is_float(x) else precise(x)
 
 
 def _mapped(function: Callable, axes: int) -> Callable:
@@ -189,7 +188,7 @@ def _reasons_of_blocks(block: tuple[int, int] | None, platform: str) -> dict[str
 
 
 def _why_no_memory(call: Call, parts: Parts, platform: str) -> str:
-    widths = [sum(math.prod(parts.shapes[i].shape) for i in parts.of(side)) for side in (ROWS, COLUMNS)]
+    widths = [sum(map(parts.size, parts.of(side))) for side in (ROWS, COLUMNS)]
     tokens = max(call.scores_shape[-2:])
     too_many = platform == "tpu" and bytes_of((tokens, max(widths) + call.value.shape[-1])) > MOST_HELD
     return f"a TPU's fast memory does not hold {tokens:,} such tokens" if too_many else ""
@@ -200,8 +199,8 @@ def _why_no_program(parts: Parts, platform: str) -> str:
     primitive = programs.unsupported(parts.tile, LOWERS[platform]) or programs.unsupported(
         gradient.tile, LOWERS[platform]
     )
-    numbers = sum(math.prod(parts.shapes[i].shape) for i in parts.of(None))
-    widest = max((math.prod(parts.shapes[i].shape) for side in (ROWS, COLUMNS) for i in parts.of(side)), default=0)
+    numbers = sum(map(parts.size, parts.of(None)))
+    widest = max((parts.size(i) for side in (ROWS, COLUMNS) for i in parts.of(side)), default=0)
     reasons = {
         f"it does not lower {primitive!r} of this pair": bool(primitive),
         "it does not lower the gradient of a maximum of sums": programs.compares_sums(gradient.tile),
@@ -214,38 +213,26 @@ def _why_no_program(parts: Parts, platform: str) -> str:
 @functools.cache
 def _gradient(parts: Parts) -> Parts:
     """Takes apart the program of the score and its gradients, whose first input is the score's gradient."""
-    return programs.split(programs.gradient_of(parts.tile, parts.shapes), (BOTH, *parts.kinds))
+    return programs.split(programs.gradient_of(parts), (BOTH, *parts.kinds))
 
 
 def platform_here() -> str:
-    """Names the platform of the kernels for what is compiled for; '' if it has none."""
-    backend = mesh.platform()
-    if backend == "gpu":
-        return "gpu" if mesh.compute_capability() >= (8, 0) else ""
-    return {"cpu": "interpret", "tpu": "tpu"}.get(backend, "")
+    """Names the platform of the kernels for what is compiled for, on a GPU from the Ampere generation on."""
+    return mesh.kernel_platform(mesh.compute_capability() >= (8, 0))
 
 
 def attend(call: Call, platform: str = "") -> tuple[jax.Array, None]:
     """Computes the output `(*B, T, N, V)`, without weights, of a call for which `why_not` has no reason."""
     call = call.spread()
-    *batch, heads, queries, keys = call.scores_shape
+    *batch, heads, queries, _ = call.scores_shape
     parts, kinds, inputs = _inputs(call)
     platform = platform or platform_here()
-    block = call.block or _block(platform, queries, keys)
     plan = FusedPlan(
         parts=parts,
         normaliser=call.normaliser,
-        queries=queries,
-        keys=keys,
-        heads=heads,
-        block=block,
-        causal=call.mask.causal,
-        window=call.mask.window,
-        limited=call.mask.key_lengths is not None or keys % block[1] > 0,
         segmented=call.mask.query_segments is not None,
-        rate=call.dropout_rate,
         sums=jnp.promote_types(score_dtype(call.value), parts.tile.out_avals[0].dtype),
-        platform=platform,
+        **plan_of(call, call.block or _block(platform, queries), platform),
     )
     names = call.normaliser.parameters(Sizes(1, 1, 1, 1))
     arrays = FusedArrays(
@@ -253,11 +240,13 @@ def attend(call: Call, platform: str = "") -> tuple[jax.Array, None]:
         call.value.reshape(-1, *call.value.shape[-3:]).swapaxes(1, 2),
         {name: precise(call.params[name])[None, :, None] for name in names},
     )
-    out = _on_mesh(plan, arrays, _rules(call))
+    rules = _rules(call)
+    specs = jax.tree.map(sequences_and_heads, (arrays, rules))
+    out = on_each_device(functools.partial(_attend, plan), (arrays, rules), specs, specs[1].numbers)
     return out.swapaxes(1, 2).reshape(*batch, queries, heads, -1), None
 
 
-def _block(platform: str, queries: int, keys: int) -> tuple[int, int]:
+def _block(platform: str, queries: int) -> tuple[int, int]:
     """Gives a tile's numbers of queries and keys, which were not chosen by measuring."""
     if platform == "gpu":
         return 64, 64
@@ -306,28 +295,23 @@ def _backward(plan: FusedPlan, residuals: Any, gradient: jax.Array) -> tuple[Fus
     scaled = (gradient / (1 - plan.rate)).astype(gradient.dtype)
     parts = _gradient(plan.parts)
     given = _before(parts, (BOTH, *plan.parts.kinds), (None, *arrays.given), rules.numbers.shape[1])
-    learned = [i for i, shape in enumerate(plan.parts.shapes) if programs.is_float(shape)]
     found: dict[int, jax.Array] = {}
-    for by_key in (False, True):
+    for by_key, name in ((False, "pair_d_query"), (True, "pair_d_key")):
         tile = Pass(plan, parts, given, rules, by_key=by_key)
-        for name, x in {"row": row, "through_sum": through_sum, "gradient": scaled}.items():
-            tile.add(name, x, ROWS)
+        for what, x in {"row": row, "through_sum": through_sum, "gradient": scaled}.items():
+            tile.add(what, x, ROWS)
         tile.add("value", arrays.value, COLUMNS)
-        kinds = [plan.parts.kinds[i] & BOTH for i in learned]
-        own = [COLUMNS in kind if by_key else COLUMNS not in kind for kind in kinds]
-        numbers = [i for i, mine in zip(learned, own, strict=True) if mine]
-        sizes = [math.prod(plan.parts.shapes[i].shape) for i in numbers]
-        widths = [tile.width(size) for size in sizes]
-        value = [(tile.width(arrays.value.shape[-1]), plan.sums)] if by_key else []
-        outputs = [1 + learned.index(i) for i in numbers]
-        kernel = functools.partial(backward_kernel, outputs)
-        results = tile.launch(
-            "pair_d_key" if by_key else "pair_d_query", kernel, [*((width, plan.sums) for width in widths), *value]
-        )
+        outputs = {
+            i: output for output, i in enumerate(plan.parts.learned, 1) if by_key == (COLUMNS in plan.parts.kinds[i])
+        }
+        widths = [tile.width(plan.parts.size(i)) for i in outputs]
+        widths += [tile.width(arrays.value.shape[-1])] * by_key
+        kernel = functools.partial(backward_kernel, list(outputs.values()), widths)
+        results = tile.launch(name, kernel, [(width, plan.sums) for width in widths])
         if by_key:
             d_value = _to(arrays.value, results.pop()[..., : arrays.value.shape[-1]])
-        for i, size, x in zip(numbers, sizes, results, strict=True):
-            found[i] = _to(arrays.given[i], x[..., :size])
+        for i, x in zip(outputs, results, strict=True):
+            found[i] = _to(arrays.given[i], x[..., : plan.parts.size(i)])
     spread = jax.tree.map(lambda x: jnp.broadcast_to(x, row.shape), arrays.normaliser)
     normaliser = plan.normaliser.parameter_gradients(spread, row, through_sum)
     normaliser = {name: x.sum((0, 2), keepdims=True) for name, x in normaliser.items()}
@@ -344,19 +328,3 @@ def _to(x: jax.Array, gradient: jax.Array) -> jax.Array:
     gradient = gradient.reshape(len(gradient), heads, -1, *gradient.shape[2:]).sum(2)
     axes = [axis for axis, size in ((0, batch), (2, length)) if size == 1]
     return gradient.sum(axes, keepdims=True).reshape(x.shape).astype(x.dtype)
-
-
-def _on_mesh(plan: FusedPlan, arrays: FusedArrays, rules: FusedRules) -> jax.Array:
-    """Runs `_attend` on each device's sequences and heads, because JAX cannot partition a kernel."""
-    if devices() == 1:
-        return _attend(plan, arrays, rules)
-    axes = free_axes(*BATCH), free_axes(*HEADS)
-    spec = lambda x: P(*(axis if size > 1 else () for axis, size in zip(axes, x.shape, strict=False)))  # noqa: E731
-    local = jax.shard_map(
-        functools.partial(_attend, plan),
-        in_specs=jax.tree.map(spec, (arrays, rules)),
-        out_specs=spec(rules.numbers),
-        axis_names=frozenset(free_axes()),
-        check_vma=False,
-    )
-    return local(arrays, rules)

@@ -9,7 +9,6 @@ columns. So nothing has three axes, and one lowering serves XLA, GPUs and TPUs.
 import functools
 import math
 import operator
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,14 +21,12 @@ from attention.kernels.fused.programs import COLUMNS, INNER, ROWS, bind, inline
 UNROLLED = 8  # so many items are written out; more are a loop
 Index = tuple[Any, ...]
 
-ELEMENTWISE = frozenset(
-    re.findall(
-        r"\w+",
-        "abs add add_any and ceil clamp convert_element_type copy cos div eq exp exp2 expm1 floor ge gt "
-        "integer_pow is_finite le log log1p logistic lt max min mul ne neg not one_minus_square or pow rem round rsqrt "
-        "select_n sign sin sqrt square stop_gradient sub tan tanh xor ",
-    )
+NAMES = (
+    "abs add add_any and ceil clamp convert_element_type copy cos div eq exp exp2 expm1 floor ge gt integer_pow "
+    "is_finite le log log1p logistic lt max min mul ne neg not one_minus_square or pow rem round rsqrt select_n "
+    "sign sin sqrt square stop_gradient sub tan tanh xor"
 )
+ELEMENTWISE = frozenset(NAMES.split())
 REDUCTIONS = {
     "reduce_sum": (jnp.add, 0.0),
     "reduce_max": (jnp.maximum, -math.inf),
@@ -49,11 +46,14 @@ class Value:
       sides: Which of rows and columns it depends on.
       equation: The equation that computes it; None for what a tile is given.
       inputs: What it is computed from.
+      number: The number that it has among the equation's results.
     """
 
-    def __init__(self, tile: "Planes", aval: Any, sides: frozenset[str], equation: JaxprEqn | None, inputs: list):
+    def __init__(
+        self, tile: "Planes", aval: Any, sides: frozenset[str], equation: Any = None, inputs: Any = (), number: int = 0
+    ):
         self.tile, self.shape, self.dtype = tile, aval.shape, aval.dtype
-        self.sides, self.equation, self.inputs = sides, equation, inputs
+        self.sides, self.equation, self.inputs, self.number = sides, equation, inputs, number
 
     @property
     def name(self) -> str:
@@ -72,12 +72,12 @@ class Constant(Value):
     """A number that is written in the program."""
 
     def __init__(self, tile: "Planes", literal: Literal):
-        super().__init__(tile, literal.aval, frozenset(), None, [])
-        self.number = literal.val
+        super().__init__(tile, literal.aval, frozenset())
+        self.value = literal.val
 
     def item(self, index: Index = ()) -> jax.Array:
         """Gives the number."""
-        return jnp.asarray(self.number, self.dtype)
+        return jnp.asarray(self.value, self.dtype)
 
 
 class Given(Value):
@@ -89,14 +89,11 @@ class Given(Value):
     """
 
     def __init__(self, tile: "Planes", aval: Any, sides: frozenset[str], read: Callable, whole: Callable | None):
-        super().__init__(tile, aval, sides, None, [])
+        super().__init__(tile, aval, sides)
         self.read, self.whole = read, whole
 
     def _item(self, index: Index) -> jax.Array:
-        flat = 0
-        for number, size in zip(index, self.shape, strict=True):
-            flat = flat * size + number
-        return self.read(flat)
+        return self.read(_flat(index, self.shape))
 
 
 class Planes:
@@ -131,13 +128,15 @@ class Planes:
         """Gives the outputs of a program, none of which is computed yet."""
         plain = inline(program, set(INNER)).jaxpr
         known: dict[Any, Value] = dict(zip(plain.invars, inputs, strict=True))
-        get = lambda x: Constant(self, x) if isinstance(x, Literal) else known[x]  # noqa: E731
+
+        def get(x: Any) -> Value:
+            return Constant(self, x) if isinstance(x, Literal) else known[x]
+
         for equation in plain.eqns:
             given = [get(x) for x in equation.invars]
             sides = frozenset().union(*(x.sides for x in given))
             for number, x in enumerate(equation.outvars):
-                known[x] = Value(self, x.aval, sides, equation, given)
-                known[x].number = number
+                known[x] = Value(self, x.aval, sides, equation, given, number)
         return [get(x) for x in plain.outvars]
 
     def fold(self, size: int, item: Callable[[Any], Any], combine: Callable, start: Any) -> Any:
@@ -224,8 +223,6 @@ def _rule(name: str) -> Callable[[Value, Index], jax.Array]:
 
 def _elementwise(value: Value, index: Index) -> jax.Array:
     items = [x.item(_along(index, x.shape)) for x in value.inputs]
-    if value.name == "one_minus_square":  # of jax 0.11, which Triton and Mosaic do not lower
-        return 1 - items[0] * items[0]
     shape = jnp.broadcast_shapes(*(jnp.shape(x) for x in items))
     return bind(value.equation, [jnp.broadcast_to(x, shape) for x in items])[0]
 
@@ -242,9 +239,12 @@ def _folded(value: Value, sizes: list[int], item: Callable, combine: Callable, s
     tile = value.tile
     for x in value.inputs:
         tile.prime(x)
-    shape = tile.shape_of(value)
-    at = lambda number: jnp.broadcast_to(item(_unflat(number, sizes)), shape)  # noqa: E731
-    return tile.fold(math.prod(sizes), at, combine, jnp.full(shape, start, value.dtype))
+    first = jnp.full(tile.shape_of(value), start, value.dtype)
+
+    def at(number: Any) -> jax.Array:
+        return jnp.broadcast_to(item(_unflat(number, sizes)), first.shape)
+
+    return tile.fold(math.prod(sizes), at, combine, first)
 
 
 def _contracted(value: Value, index: Index) -> jax.Array:
@@ -252,11 +252,8 @@ def _contracted(value: Value, index: Index) -> jax.Array:
     (sum_1, sum_2), (batch_1, batch_2) = value.equation.params["dimension_numbers"]
     given = isinstance(first, Given) and isinstance(second, Given)
     if given and not value.shape and len(first.shape) == 1 and {first.sides, second.sides} == {_ROWS, _COLUMNS}:
-        return (
-            _as_product(value.tile, [first], [second])
-            if first.sides == _ROWS
-            else _as_product(value.tile, [second], [first])
-        )
+        rows, columns = (first, second) if first.sides == _ROWS else (second, first)
+        return _as_product(value.tile, [rows], [columns])
     free_1 = len(first.shape) - len(sum_1) - len(batch_1)
     shared, own_1, own_2 = index[: len(batch_1)], index[len(batch_1) :][:free_1], index[len(batch_1) + free_1 :]
 
@@ -316,9 +313,7 @@ def _looked_up(value: Value, index: Index) -> jax.Array:
     """Gives the number of a short table at a computed place: one comparison for each of its numbers."""
     table, place = value.inputs
     at = _within(place, table)
-    number = lambda row: jnp.where(at == row, table.item((row,)), 0)  # noqa: E731
-    start = jnp.zeros(value.tile.shape_of(value), value.dtype)
-    return value.tile.fold(table.shape[0], lambda row: jnp.broadcast_to(number(row), start.shape), operator.add, start)
+    return _folded(value, [table.shape[0]], lambda row: jnp.where(at == row[0], table.item(row), 0), operator.add, 0.0)
 
 
 def _put(value: Value, index: Index) -> jax.Array:

@@ -5,6 +5,7 @@ token, by XLA and before any tile; what a tile computes is the rest. The same is
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -47,6 +48,15 @@ class Parts(NamedTuple):
     def of(self, kind: str | None) -> list[int]:
         """Gives the numbers of the tile's arrays that depend on the rows, on the columns, or (None) on neither."""
         return [i for i, kinds in enumerate(self.kinds) if (kinds & BOTH or {None}) == {kind}]
+
+    def size(self, number: int) -> int:
+        """Counts the numbers of an array."""
+        return math.prod(self.shapes[number].shape)
+
+    @property
+    def learned(self) -> list[int]:
+        """The numbers of the arrays that have gradients."""
+        return [i for i, shape in enumerate(self.shapes) if is_float(shape)]
 
 
 def trace(function: Callable, *shapes: Any) -> ClosedJaxpr:
@@ -126,10 +136,9 @@ def split(program: ClosedJaxpr, kinds: Sequence[Kind]) -> Parts:
     """Takes a program apart by what each of its inputs depends on."""
     jaxpr = program.jaxpr
     kind: dict[Var, Kind] = dict.fromkeys(jaxpr.constvars, frozenset()) | dict(zip(jaxpr.invars, kinds, strict=True))
-    of = lambda x: frozenset() if isinstance(x, Literal) else kind[x]  # noqa: E731
     for equation in jaxpr.eqns:
-        depends = frozenset().union(*map(of, equation.invars))
-        kind |= dict.fromkeys(equation.outvars, depends)
+        depends = (kind[x] for x in equation.invars if isinstance(x, Var))
+        kind |= dict.fromkeys(equation.outvars, frozenset().union(*depends))
     within = [e for e in jaxpr.eqns if kind[e.outvars[0]] >= BOTH]
     needed = dict.fromkeys(x for x in (*(x for e in within for x in e.invars), *jaxpr.outvars) if isinstance(x, Var))
     inside = {x for e in within for x in e.outvars}
@@ -164,22 +173,18 @@ def is_float(shape: Any) -> bool:
     return np.issubdtype(shape.dtype, np.floating) or shape.dtype.name == "bfloat16"
 
 
-def gradient_of(tile: ClosedJaxpr, shapes: Sequence[jax.ShapeDtypeStruct]) -> ClosedJaxpr:
+def gradient_of(parts: Parts) -> ClosedJaxpr:
     """Traces the score of a pair and the gradients of its arrays, as a function of the score's gradient and those."""
-    learned = [i for i, shape in enumerate(shapes) if is_float(shape)]
 
     def run(d_score: jax.Array, *arrays: jax.Array) -> tuple[Any, ...]:
         def scored(*some: jax.Array) -> jax.Array:
-            given = list(arrays)
-            for i, x in zip(learned, some, strict=True):
-                given[i] = x
-            return jaxpr_as_fun(tile)(*given)[0]
+            given = dict(enumerate(arrays)) | dict(zip(parts.learned, some, strict=True))
+            return jaxpr_as_fun(parts.tile)(*given.values())[0]
 
-        score, pull = jax.vjp(scored, *(arrays[i] for i in learned))
+        score, pull = jax.vjp(scored, *(arrays[i] for i in parts.learned))
         return score, *pull(d_score.astype(score.dtype))
 
-    score = jax.ShapeDtypeStruct((), np.float32)
-    return trace(run, score, *shapes)
+    return trace(run, jax.ShapeDtypeStruct((), np.float32), *parts.shapes)
 
 
 def compares_sums(program: ClosedJaxpr) -> bool:

@@ -9,50 +9,30 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attention.dropout import keep_columns, words_of
 from attention.kernels import flash
 from attention.kernels.arrays import score_dtype
-from attention.kernels.fused import programs
 from attention.kernels.fused.planes import Given, Planes
 from attention.kernels.fused.programs import BOTH, COLUMNS, ROWS, Parts
-from attention.mask import keys_in_sight, near, queries_in_sight
+from attention.kernels.sight import KernelPlan, conditions, kept, tile_of, tiles_of_keys, tiles_of_queries
 from attention.normaliser import Normaliser
 from attention.parameters import Sizes
 
 
-@dataclasses.dataclass(frozen=True)
-class FusedPlan:
-    """The static part of a call.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FusedPlan(KernelPlan):
+    """The static part of a kernel of any function of a pair.
 
     Attributes:
       parts: The program of a pair, taken apart.
       normaliser: How scores become weights.
-      queries: T.
-      keys: S.
-      heads: N.
-      block: Rows and columns of a tile.
-      causal: See `Mask`.
-      window: See `Mask`.
-      limited: Whether some keys are padding.
       segmented: Whether there are segments.
-      rate: Rate of dropout.
       sums: The dtype of scores and sums.
-      platform: `tpu`, `gpu` or `interpret`.
     """
 
     parts: Parts
     normaliser: Normaliser
-    queries: int
-    keys: int
-    heads: int
-    block: tuple[int, int]
-    causal: bool
-    window: int
-    limited: bool
     segmented: bool
-    rate: float
     sums: Any
-    platform: str
 
 
 class FusedRules(NamedTuple):
@@ -92,8 +72,8 @@ class Pass:
             if x is not None:
                 self.add(number, x.reshape(*x.shape[:3], -1), next(iter(kinds & BOTH), None))
         if plan.segmented:
-            self.add("query_segments", rules.query_segments[:, :, :], ROWS)
-            self.add("key_segments", rules.key_segments[:, :, :], COLUMNS)
+            self.add("query_segments", rules.query_segments, ROWS)
+            self.add("key_segments", rules.key_segments, COLUMNS)
 
     def width(self, size: int) -> int:
         """Gives the width of a vector in memory: Triton has powers of two, and products need at least 16."""
@@ -108,8 +88,7 @@ class Pass:
             ends[2] = (0, self.padded[side == COLUMNS] - x.shape[2])
             ends[3] = (0, self.width(x.shape[3]) - x.shape[3])
         if isinstance(name, int):  # of the program: its derivatives at zero may be infinite
-            x = jnp.pad(x, [(0, 0), (0, 0), ends.pop(2), (0, 0)], mode="edge")
-            ends.insert(2, (0, 0))
+            x, ends[2] = jnp.pad(x, [(0, 0), (0, 0), ends[2], (0, 0)], mode="edge"), (0, 0)
         x = jnp.pad(x, ends)
         if name == "row":  # then the weights of padding are 0
             real = jnp.arange(x.shape[2])[:, None] < self.plan.queries
@@ -260,23 +239,18 @@ class Tiles:
 
     def allowed(self, j: Any) -> jax.Array:
         """Gives the mask of tile j."""
-        plan, (query, key) = self.plan, self.positions(j)
-        conditions = near(self.number(0) + query, key, plan.causal, plan.window)
-        if plan.limited:
-            conditions.append(key < jnp.minimum(self.number(1), plan.keys))
-        if plan.segmented:
-            conditions.append(self.value("query_segments", j) == self.value("key_segments", j))
-        spread = (jnp.broadcast_to(x, self.run.block) for x in conditions)
+        needed = conditions(self.plan, self.number(0), self.number(1), *self.positions(j))
+        if self.plan.segmented:
+            needed.append(self.value("query_segments", j) == self.value("key_segments", j))
+        spread = (jnp.broadcast_to(x, self.run.block) for x in needed)
         return functools.reduce(jnp.logical_and, spread)
 
     def kept(self, j: Any) -> jax.Array | None:
         """Gives the weights that dropout keeps, as `attention.dropout.keep` does."""
         if not self.plan.rate:
             return None
-        query, key = self.positions(j)
         first, second, sequence = (jax.lax.bitcast_convert_type(self.number(which), jnp.uint32) for which in (2, 3, 4))
-        row = sequence * jnp.uint32(self.plan.queries) + query.astype(jnp.uint32)
-        return keep_columns(words_of((first, second), row), key.astype(jnp.uint32), self.plan.rate)
+        return kept(self.plan, (first, second), sequence, *self.positions(j))
 
     def masked(self, scores: jax.Array, allowed: jax.Array | None) -> jax.Array:
         """Sets masked scores to the normaliser's number."""
@@ -303,29 +277,20 @@ class Tiles:
         plan, (rows, columns), offset = self.plan, self.run.block, self.number(0)
         first, length = self.i * rows, jnp.minimum(self.number(1), plan.keys)
         if self.run.by_key:
-            first = first - offset
-            seen = queries_in_sight(first, rows, plan.causal, plan.window)
-            highest = first + plan.window - 1 if plan.window else None
-            lowest = first + rows - 1 if plan.causal else first + rows - plan.window if plan.window else None
+            start, last = tiles_of_queries(plan, first, rows, offset, columns)
+            last = jnp.where(first < length, last, jnp.int32(-1))
+            real = jnp.where(first + rows <= length, jnp.int32(self.run.padded[1]), jnp.int32(0))
+            position = first - offset
+            lowest = position + rows - 1 if plan.causal else position + rows - plan.window if plan.window else 0
+            highest = position + plan.window if plan.window else real
         else:
-            first = first + offset
-            seen = keys_in_sight(first, rows, plan.causal, plan.window)
-            lowest = first + rows - plan.window if plan.window else None
-            highest = first if plan.causal else first + plan.window - 1 if plan.window else None
-        count = self.run.padded[1] // columns
-        floor = lambda x: jax.lax.div(jnp.maximum(x, 0), jnp.int32(columns))  # noqa: E731
-        ceil = lambda x: floor(jnp.maximum(x, 0) + columns - 1)  # noqa: E731
-        start = jnp.int32(0) if seen[0] is None else floor(seen[0])
-        end = jnp.int32(count) if seen[1] is None else jnp.minimum(ceil(seen[1] + 1), count)
-        whole = start if lowest is None else ceil(lowest)
-        end_of_whole = end if highest is None else floor(highest + 1)
-        if plan.limited and self.run.by_key:
-            end = jnp.where(self.i * rows < length, end, start)
-            end_of_whole = jnp.where((self.i + 1) * rows <= length, end_of_whole, start)
-        elif plan.limited:
-            end, end_of_whole = jnp.minimum(end, ceil(length)), jnp.minimum(end_of_whole, floor(length))
-        end = jnp.maximum(start, end)
-        whole = jnp.clip(whole, start, end)
+            start, last = tiles_of_keys(plan, first, rows, offset, length, columns)
+            real, position = length, first + offset
+            lowest = position + rows - plan.window if plan.window else 0
+            highest = position + 1 if plan.causal else position + plan.window if plan.window else real
+        end = jnp.maximum(start, last + 1)
+        whole = jnp.clip(tile_of(lowest + columns - 1, columns), start, end)
+        end_of_whole = tile_of(jnp.minimum(highest, real) if plan.limited else highest, columns)
         return start, whole, jnp.clip(end_of_whole, whole, end), end
 
 
@@ -344,8 +309,7 @@ def forward_kernel(tiles: Tiles) -> tuple[jax.Array, jax.Array]:
     def step(j: Any, carry: Any, masked: bool) -> Any:
         planes, (score,) = tiles.lower(j)
         scores = tiles.masked(planes.plane(score.item()), tiles.allowed(j) if masked else None)
-        value = tiles.columns("value", j)
-        add = lambda weights: tiles.product(weights, value, (1, 1), rounds=True)  # noqa: E731
+        add = functools.partial(tiles.product, y=tiles.columns("value", j), axes=(1, 1), rounds=True)
         return flash.step(plan.normaliser, carry, scores, tiles.kept(j), add)
 
     count = tiles.rows["counts"] if plan.normaliser.counts else jnp.ones((rows, 1), plan.sums)
@@ -356,8 +320,8 @@ def forward_kernel(tiles: Tiles) -> tuple[jax.Array, jax.Array]:
     return flash.finish(plan.normaliser, tiles.loop(step, carry), plan.rate)
 
 
-def backward_kernel(outputs: list[int], tiles: Tiles) -> list[jax.Array]:
-    """Sums the gradients of what the rows have: the program's arrays, by number, and the values if rows are keys."""
+def backward_kernel(outputs: list[int], widths: list[int], tiles: Tiles) -> list[jax.Array]:
+    """Sums the gradients of what the rows have: outputs of the program, by number, and the values if rows are keys."""
     plan, (rows, _), by_key = tiles.plan, tiles.run.block, tiles.run.by_key
 
     def step(j: Any, carry: Any, masked: bool) -> Any:
@@ -375,13 +339,4 @@ def backward_kernel(outputs: list[int], tiles: Tiles) -> list[jax.Array]:
             found.append(tiles.product(weights, gradient, (1, 1), rounds=True))
         return [total + x for total, x in zip(carry, found, strict=True)]
 
-    widths = [tiles.run.width(math.prod(plan.parts.shapes[i].shape)) for i in _numbers(tiles, outputs)]
-    if by_key:
-        widths.append(tiles.run.arrays["value"].shape[3])
     return tiles.loop(step, [jnp.zeros((rows, width), plan.sums) for width in widths])
-
-
-def _numbers(tiles: Tiles, outputs: list[int]) -> list[int]:
-    """Gives the numbers that arrays of the gradients' outputs have in the program of the scores."""
-    learned = [i for i, shape in enumerate(tiles.plan.parts.shapes) if programs.is_float(shape)]
-    return [learned[number - 1] for number in outputs]

@@ -19,7 +19,8 @@ from attention.forms import MLP
 from attention.kernels.arrays import precise, spread_heads
 from attention.kernels.call import Call
 from attention.kernels.mlp.network import Fixed, Network, Operands, PairPlan
-from attention.mesh import BATCH, HEADS, devices, free_axes
+from attention.kernels.sight import plan_of
+from attention.mesh import BATCH, HEADS, devices, free_axes, on_each_device, sequences_and_heads
 from attention.normaliser import SOFTMAX
 
 
@@ -63,11 +64,8 @@ def _reasons_of_a_gpu(call: Call) -> dict[str, bool]:
 
 
 def platform_here() -> str:
-    """Names the platform whose kernels suit what is being compiled: `tpu`, `gpu`, `interpret` on a CPU, or ''."""
-    backend = mesh.platform()
-    if backend == "gpu":
-        return "gpu" if mesh.compute_capability()[:1] == (9,) else ""
-    return {"cpu": "interpret", "tpu": "tpu"}.get(backend, "")
+    """Names the platform whose kernels suit what is being compiled, on a GPU those of the Hopper generation."""
+    return mesh.kernel_platform(mesh.compute_capability()[:1] == (9,))
 
 
 def attend(call: Call, block: tuple[int, int] | None = None, platform: str = "") -> tuple[jax.Array, None]:
@@ -82,7 +80,8 @@ def attend(call: Call, block: tuple[int, int] | None = None, platform: str = "")
     platform = platform or platform_here()
     kernels = _kernels(platform)
     block = block or call.block or kernels.block_sizes(*call.scores_shape[-2:], _network(call))
-    plan = _plan(call, block, platform)
+    rounded = call.value.dtype == jnp.bfloat16
+    plan = PairPlan(network=_network(call), rounded=rounded, **plan_of(call, block, platform))
     out = _on_mesh(plan, _operands(call, plan), _fixed(call, plan))
     out = jnp.swapaxes(out, 1, 2)[:, : plan.queries]
     return out.reshape(*call.scores_shape[:-3], *out.shape[1:]), None
@@ -95,22 +94,6 @@ def units(call: Call) -> tuple[int, ...]:
 
 def _network(call: Call) -> Network:
     return Network(units(call), tuple(bias is not None for _, bias in call.form.layers), call.form.activation)
-
-
-def _plan(call: Call, block: tuple[int, int], platform: str) -> PairPlan:
-    queries, keys = call.scores_shape[-2:]
-    return PairPlan(
-        network=_network(call),
-        queries=queries,
-        keys=keys,
-        block=block,
-        causal=call.mask.causal,
-        window=call.mask.window,
-        limited=call.mask.key_lengths is not None or keys % block[1] > 0,
-        rate=call.dropout_rate,
-        platform=platform,
-        rounded=call.value.dtype == jnp.bfloat16,
-    )
 
 
 def _operands(call: Call, plan: PairPlan) -> Operands:
@@ -181,35 +164,13 @@ _attend.defvjp(_forward, _backward)
 
 
 def _on_mesh(plan: PairPlan, operands: Operands, fixed: Fixed) -> jax.Array:
-    """Runs `_attend` on each device's sequences and heads, because JAX cannot partition a kernel."""
-    if devices() == 1:
-        return _attend(plan, operands, fixed)
     batch, heads = free_axes(*BATCH), free_axes(*HEADS)
-
-    def spec(x: jax.Array | None, *axes: tuple[str, ...]) -> P | None:
-        return None if x is None else P(*(axis if size > 1 else () for axis, size in zip(axes, x.shape, strict=False)))
-
-    specs = (
-        Operands(
-            *(spec(x, batch, heads) for x in operands[:3]),
-            weights=tuple(spec(x, heads) for x in operands.weights),
-            bias=spec(operands.bias, batch, heads),
-        ),
-        Fixed(
-            dense=spec(fixed.dense, batch, heads),
-            query_segments=spec(fixed.query_segments, batch),
-            key_segments=spec(fixed.key_segments, batch),
-            offset=P(),
-            lengths=spec(fixed.lengths, batch),
-            seed=P(),
-            sequence=spec(fixed.sequence, batch, heads),
-        ),
-    )
-    local = jax.shard_map(
-        functools.partial(_attend, plan),
-        in_specs=specs,
-        out_specs=spec(operands.query, batch, heads),
-        axis_names=frozenset(free_axes()),
-        check_vma=False,
-    )
-    return local(operands, fixed)
+    specs = jax.tree.map(sequences_and_heads, (operands, fixed))
+    by_head = tuple(P(heads if len(x) > 1 else ()) for x in operands.weights)
+    by_sequence = {
+        name: P(batch if len(x) > 1 else ())
+        for name, x in fixed._asdict().items()
+        if name in ("lengths", "query_segments", "key_segments") and x is not None
+    }
+    specs = specs[0]._replace(weights=by_head), specs[1]._replace(offset=P(), seed=P(), **by_sequence)
+    return on_each_device(functools.partial(_attend, plan), (operands, fixed), specs, specs[0].query)

@@ -25,16 +25,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from attention.kernels.mlp.layers import Layers
-from attention.kernels.mlp.network import (
-    Fixed,
-    Network,
-    Operands,
-    PairPlan,
-    kept,
-    tiles_of_keys,
-    tiles_of_queries,
-)
-from attention.mask import near
+from attention.kernels.mlp.network import Fixed, Network, Operands, PairPlan
+from attention.kernels.sight import conditions, kept, tiles_of_keys, tiles_of_queries
 
 ROWS = 64  # of a warpgroup's matrix product
 TILE, ALONG_ROWS, ALONG_COLUMNS = plgpu.Layout.WGMMA, plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)
@@ -317,12 +309,10 @@ class _GpuTile:
     def masked(self, scores: jax.Array) -> jax.Array:
         """Sets scores that the mask excludes to the lowest score."""
         plan, ref, (query, key) = self.rows.plan, self.rows.ref, self.positions()
-        conditions = near(ref["offset"][0] + query, key, plan.causal, plan.window)
-        if plan.limited:
-            conditions.append(key < jnp.minimum(ref["lengths"][self.rows.b], plan.keys))
+        needed = conditions(plan, ref["offset"][0], ref["lengths"][self.rows.b], query, key)
         if "query_segments" in ref:
-            conditions.append(self._segments("query_segments") == self._segments("key_segments"))
-        return functools.reduce(lambda x, allowed: jnp.where(allowed, x, LOWEST), conditions, scores)
+            needed.append(self._segments("query_segments") == self._segments("key_segments"))
+        return functools.reduce(lambda x, allowed: jnp.where(allowed, x, LOWEST), needed, scores)
 
     def _segments(self, name: str) -> jax.Array:
         if (name == "query_segments") != self.by_query:

@@ -3,14 +3,13 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from attention.activations import ACTIVATIONS
-from attention.dropout import keep_columns, words_of
-from attention.mask import Bounds, keys_in_sight, queries_in_sight
+from attention.kernels.sight import KernelPlan
 
 # Mosaic GPU does not support custom derivatives, which `jax.nn.relu` has.
 IN_KERNELS = ACTIVATIONS | {"relu": lambda x: jnp.where(x <= 0, jnp.zeros((), x.dtype), x)}
@@ -46,32 +45,16 @@ class Network:
         return sum(rows * columns for rows, columns in self.shapes)
 
 
-@dataclasses.dataclass(frozen=True)
-class PairPlan:
-    """The static part of a kernel, known when it is compiled.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairPlan(KernelPlan):
+    """The static part of a kernel of an MLP on pairs.
 
     Attributes:
       network: The MLP on each pair.
-      queries: T.
-      keys: S.
-      block: Queries and keys of a tile.
-      causal: See `Mask`.
-      window: See `Mask`.
-      limited: Whether the array of keys ends in padding.
-      rate: Rate of dropout.
-      platform: `tpu`, `gpu` or `interpret`.
       rounded: Whether matrix products may round their factors to bfloat16, as those of bfloat16 models do.
     """
 
     network: Network
-    queries: int
-    keys: int
-    block: tuple[int, int]
-    causal: bool
-    window: int
-    limited: bool
-    rate: float
-    platform: str
     rounded: bool = False
 
 
@@ -113,38 +96,6 @@ class Fixed(NamedTuple):
     lengths: jax.Array
     seed: jax.Array
     sequence: jax.Array
-
-
-def _tile_of(position: Any, size: int) -> jax.Array:
-    """Finds the tile that holds a position; 0 if the position is negative."""
-    return jax.lax.div(jnp.maximum(position, 0), jnp.int32(size))
-
-
-def tiles_of_keys(plan: PairPlan, first: Any, rows: int, offset: Any, length: Any, size: int) -> tuple[Any, Any]:
-    """Finds the first and the last tile of keys that some of `rows` queries see; there are none if last < first.
-
-    Queries are numbered from the mask's offset on, `length` is the number of real keys, and `size` the keys of a tile.
-    """
-    bounds = keys_in_sight(offset + first, rows, plan.causal, plan.window)
-    first, last = _tiles(bounds, size, -(-plan.keys // size))
-    return first, jnp.minimum(last, _tile_of(length - 1, size)) if plan.limited else last
-
-
-def tiles_of_queries(plan: PairPlan, first: Any, rows: int, offset: Any, size: int) -> tuple[Any, Any]:
-    """Finds the first and the last tile of queries that see some of `rows` keys; see `tiles_of_keys`."""
-    return _tiles(queries_in_sight(first - offset, rows, plan.causal, plan.window), size, -(-plan.queries // size))
-
-
-def _tiles(bounds: Bounds, size: int, count: int) -> tuple[Any, Any]:
-    first, last = (None if position is None else _tile_of(position, size) for position in bounds)
-    end = jnp.int32(count - 1)
-    return jnp.int32(0) if first is None else first, end if last is None else jnp.minimum(end, last)
-
-
-def kept(plan: PairPlan, seed: tuple[Any, Any], sequence: Any, query: jax.Array, key: jax.Array) -> jax.Array:
-    """Tells which weights dropout keeps, as `attention.dropout.keep` does, by the numbers of queries and keys."""
-    row = sequence * jnp.uint32(plan.queries) + query.astype(jnp.uint32)
-    return keep_columns(words_of(seed, row), key.astype(jnp.uint32), plan.rate)
 
 
 def unit_scores(

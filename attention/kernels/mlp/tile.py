@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from attention.kernels.mlp.network import PairPlan, kept
+from attention.kernels.mlp.network import PairPlan
 from attention.kernels.mlp.strips import STRIP, ByUnits, Stacked, form_of
-from attention.mask import near
+from attention.kernels.sight import conditions, kept
 
 LANES = 128
 
@@ -95,14 +95,12 @@ class TpuTile:
         """Tells which pairs of a part the mask allows."""
         plan, ref, (query, key) = self.plan, self.ref, self.positions(row, part)
         shape = jnp.broadcast_shapes(query.shape, key.shape)
-        conditions = near(ref["offset"][0] + query, key, plan.causal, plan.window)
-        if plan.limited:
-            conditions.append(jnp.broadcast_to(key < jnp.minimum(ref["lengths"][self.b], plan.keys), shape))
+        needed = conditions(plan, ref["offset"][0], ref["lengths"][self.b], query, key)
         if "row_segments" in ref:
-            conditions.append(ref["row_segments"][pl.ds(row, STRIP), :] == ref["column_segments"][:, part])
+            needed.append(ref["row_segments"][pl.ds(row, STRIP), :] == ref["column_segments"][:, part])
         if "dense" in ref:
-            conditions.append(jnp.broadcast_to(self.pairs("allowed", row, part) != 0, shape))
-        return functools.reduce(jnp.logical_and, conditions) if conditions else None
+            needed.append(self.pairs("allowed", row, part) != 0)
+        return functools.reduce(jnp.logical_and, (jnp.broadcast_to(x, shape) for x in needed)) if needed else None
 
     def pairs(self, name: str, row: Any, part: slice) -> jax.Array:
         """Loads a part of an array over pairs, in which axes may be 1."""

@@ -14,10 +14,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from attention.kernels.loops.plan import even
-from attention.kernels.mlp.network import Fixed, Network, Operands, PairPlan, tiles_of_keys, tiles_of_queries
+from attention.kernels.mlp.network import Fixed, Network, Operands, PairPlan
 from attention.kernels.mlp.passes import backward_kernel, forward_kernel
 from attention.kernels.mlp.strips import STRIP, ByUnits, Stacked, form_of
 from attention.kernels.mlp.tile import LANES, TpuTile, names_of
+from attention.kernels.sight import tiles_of_keys, tiles_of_queries
 
 SCALARS = ("offset", "lengths", "seed", "sequence")
 MOST = 2**13  # rows times units of a tile
@@ -28,7 +29,8 @@ def block_sizes(queries: int, keys: int, network: Network) -> tuple[int, int]:
 
     Rows that are spread over 128 columns take at most 4 MiB. `benchmarks/README.md` has what other sizes cost.
     """
-    form = form_of(PairPlan(network, queries, keys, (0, 0), False, 0, False, 0.0, ""))
+    nothing = {"block": (0, 0), "causal": False, "window": 0, "limited": False, "rate": 0.0, "platform": ""}
+    form = form_of(PairPlan(network=network, queries=queries, keys=keys, **nothing))
     rows = next((rows for rows in (512, 256) if rows * form.units <= MOST), 128)
     most = 128 if isinstance(form, Stacked) else 512
     return even(queries, most, LANES if queries > LANES else 32), even(keys, rows, LANES)

@@ -10,7 +10,7 @@ import pytest
 from jax.nn import initializers
 
 from attention import Mask, UnsupportedError, attend, init
-from attention.kernels import fused
+from attention.kernels import fused, xla
 from attention.kernels.call import Call, common
 from attention.options import Options
 from attention.parameters import Parameter
@@ -148,8 +148,6 @@ def passes(attends, name, **options):
 
 
 def assert_equal(name, tolerance=1e-10, **options):
-    from attention.kernels import xla
-
     assert_close(passes(fused.attend, name, **options), passes(xla.attend, name, **options), tolerance)
 
 
@@ -209,7 +207,9 @@ def test_heads_may_share_a_number_under_every_normaliser(normaliser):
     params = init(score, jax.random.key(1), 2, 3)
 
     def outcome(implementation):
-        total = lambda *given: jnp.sum(attend(score, *given, x, x, implementation=implementation) ** 2)  # noqa: E731
+        def total(*given):
+            return jnp.sum(attend(score, *given, x, x, implementation=implementation) ** 2)
+
         return jax.value_and_grad(total, (0, 1))(params, x)
 
     assert_close(outcome("pallas"), outcome("xla"), 1e-5)
