@@ -30,11 +30,11 @@ from attention.scores.dot import DotProduct
 from attention.scores.forgetting import Forgetting
 from attention.scores.gaussian import Gaussian
 from attention.scores.luong import Bilinear
-from attention.scores.native_sparse import NativeSparse
 from attention.scores.pairwise import Additive, Neural
 from attention.scores.positional import FactorisedPositional, Positional
 from attention.scores.relative import Relative
 from attention.scores.soft_cap import SoftCap
+from attention.scores.sparse.native import NativeSparse
 from attention.types import Checked, Names, Size
 
 # Projections of x (…, D) to heads (…, N, H). `mlp` is W2 ReLU(LN(W1 x + b1)) + b2 with 2D hidden units (Zhang).

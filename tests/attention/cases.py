@@ -25,10 +25,10 @@ from attention.scores.differential import Differential
 from attention.scores.dot import DotProduct
 from attention.scores.forgetting import Forgetting
 from attention.scores.gaussian import Gaussian
-from attention.scores.native_sparse import NativeSparse
 from attention.scores.pairwise import Neural
 from attention.scores.relative import Relative
 from attention.scores.soft_cap import SoftCap
+from attention.scores.sparse.native import NativeSparse
 
 HEADS, WIDTH, LENGTH = 4, 6, 9
 EVERY_MASK = frozenset({"causal", "window", "key_lengths", "segments", "dense"})

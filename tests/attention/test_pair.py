@@ -20,10 +20,10 @@ from attention.score import Score
 from attention.scores.differential import Differential
 from attention.scores.dot import DotProduct
 from attention.scores.forgetting import Forgetting
-from attention.scores.native_sparse import NativeSparse
 from attention.scores.pairwise import Neural
 from attention.scores.positional import Positional
 from attention.scores.relative import Relative
+from attention.scores.sparse.native import NativeSparse
 from models.mechanisms import MECHANISMS
 from tests.attention.cases import CASES, HEADS, LENGTH, WIDTH, inputs, mask_of, outcome
 from tests.sizes import more, once

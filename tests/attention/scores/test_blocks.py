@@ -15,8 +15,8 @@ from attention.mask import choose_blocks
 from attention.normaliser import normaliser_of
 from attention.parameters import Sizes
 from attention.scores.dot import DotProduct
-from attention.scores.native_sparse import NativeSparse
 from attention.scores.pairwise import Additive
+from attention.scores.sparse.native import NativeSparse
 from tests.attention.cases import HEADS, LENGTH, WIDTH, inputs
 from tests.sizes import more
 
