@@ -36,6 +36,7 @@ class Traits:
       ties_values: Whether the prepared keys can also be the values.
       keeps_keys: Whether prepared keys are the keys themselves but for their turn, so that one cache can hold both.
       in_parts: Whether devices can hold parts of a sequence's keys: no state or sum goes on from token to token.
+      own_loss: Whether it has a loss of its own in training, `Mixer.own_loss`.
       kernels: The implementations that serve it beside `reference` and `xla`.
     """
 
@@ -47,6 +48,7 @@ class Traits:
     ties_values: bool = True
     keeps_keys: bool = False
     in_parts: bool = True
+    own_loss: bool = False
     kernels: tuple[str, ...] = ("chunked", "pallas")
 
     @property
@@ -133,6 +135,17 @@ class Mixer(Checked):
           query: Prepared queries; of a mixer that reads none, any array `(*B, T, N, H)`.
           key: Prepared keys, zero where no query may attend, or None.
           value: Values, zero where no query may attend.
+          options: The options of the call.
+        """
+        raise NotImplementedError
+
+    def own_loss(self, params: Params, query: Any, key: Any, options: Options) -> Float[Array, "*B"]:
+        """Computes what a mechanism with the trait `own_loss` minimises in training beside the loss of the task.
+
+        Args:
+          params: The arrays that `arrays` declares.
+          query: Prepared queries.
+          key: Prepared keys.
           options: The options of the call.
         """
         raise NotImplementedError

@@ -34,6 +34,7 @@ from attention.scores.pairwise import Additive, Neural
 from attention.scores.positional import FactorisedPositional, Positional
 from attention.scores.relative import Relative
 from attention.scores.soft_cap import SoftCap
+from attention.scores.sparse.deepseek import DeepSeekSparse
 from attention.scores.sparse.native import NativeSparse
 from attention.types import Checked, Names, Size
 
@@ -238,6 +239,7 @@ MECHANISMS = {
         Mechanism("stick_breaking", "Tan et al. 2024, section 2", score=DotProduct(normaliser="stick_breaking")),
         Mechanism("moba", "Lu et al. 2025, section 2.2", score=DotProduct(normaliser="blocks")),
         Mechanism("native_sparse", "Yuan et al. 2025, section 3", score=NativeSparse()),
+        Mechanism("deepseek_sparse", "DeepSeek-V3.2 (arXiv:2512.02556)", score=DeepSeekSparse()),
         Mechanism("relative", "Raffel et al. 2020, section 2.1", score=Relative()),
         Mechanism("differential", "Ye et al. 2024, eq. 1 to 3", score=Differential()),
         Mechanism("linear", "Katharopoulos et al. 2020; Wikipedia", score=LinearAttention()),

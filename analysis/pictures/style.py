@@ -63,6 +63,7 @@ MECHANISMS = {
     "stick_breaking": (GREEN, "P"),
     "moba": (BLACK, "P"),
     "native_sparse": (BLUE, "P"),
+    "deepseek_sparse": (RED, "P"),
     "differential": (RED, "v"),
     "retention": (BLUE, "v"),
     "gated_linear": (ORANGE, "v"),

@@ -28,6 +28,7 @@ from attention.scores.gaussian import Gaussian
 from attention.scores.pairwise import Neural
 from attention.scores.relative import Relative
 from attention.scores.soft_cap import SoftCap
+from attention.scores.sparse.deepseek import DeepSeekSparse
 from attention.scores.sparse.native import NativeSparse
 
 HEADS, WIDTH, LENGTH = 4, 6, 9
@@ -181,7 +182,7 @@ def of(score: Mixer, **options: Any) -> Case:
         and getattr(score, "normaliser", "").partition("(")[0] in ("softmax", "sum", "hard", "blocks"),
         weighted=not recurrent,
         weighs=not isinstance(score, Differential | NativeSparse),
-        positive=not isinstance(score, Differential | NativeSparse)
+        positive=not isinstance(score, Differential | NativeSparse | DeepSeekSparse)
         and getattr(score, "normaliser", "").partition("(")[0] not in ("relu_squared", "none", "hard", "blocks"),
         **{"unordered": not (near or recurrent), "equivariant": not near} | options,
     )
@@ -240,6 +241,7 @@ CASES = {
     "stick breaking": of(DotProduct(normaliser="stick_breaking"), unordered=False),
     "moba": of(DotProduct(normaliser="blocks(size=2, top=2)"), unordered=False),
     "native sparse": of(NativeSparse(2, 2, near=3), unordered=False, equivariant=False),
+    "deepseek sparse": of(DeepSeekSparse(heads=3, width=4, top=3), unordered=False, equivariant=False),
     "differential": of(Differential()),
     "retention": of(Retention()),
     "gated linear": of(GatedLinear(3)),

@@ -23,6 +23,7 @@ from attention.scores.forgetting import Forgetting
 from attention.scores.pairwise import Neural
 from attention.scores.positional import Positional
 from attention.scores.relative import Relative
+from attention.scores.sparse.deepseek import DeepSeekSparse
 from attention.scores.sparse.native import NativeSparse
 from models.mechanisms import MECHANISMS
 from tests.attention.cases import CASES, HEADS, LENGTH, WIDTH, inputs, mask_of, outcome
@@ -290,7 +291,8 @@ def _read(name, state, q):
     return out / np.sqrt(np.mean(out**2) + 1e-6) if name == "retention" else out
 
 
-ELSEWHERE = (DotProduct, Forgetting, NativeSparse, Differential, LinearAttention, Delta)  # with tests of their own
+# With tests of their own.
+ELSEWHERE = (DotProduct, Forgetting, NativeSparse, DeepSeekSparse, Differential, LinearAttention, Delta)
 
 
 @pytest.mark.parametrize("row", MECHANISMS)

@@ -15,6 +15,7 @@ import attention
 from attention import Mask, UsageError
 from attention.score import Score
 from attention.scores.differential import Differential
+from attention.scores.sparse.deepseek import DeepSeekSparse
 from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import MECHANISMS, resolve
 from tests.models.small import apply, in_parts
@@ -61,6 +62,8 @@ VARIANTS = (
     "alibi(learned=True, normaliser='sink')",
     "moba(normaliser='blocks(size=2, top=2)', kv_heads=1)",
     "native_sparse(size=2, top=2, near=3, kv_heads=1)",
+    "deepseek_sparse(heads=3, width=4, top=3, kv_heads=1)",
+    "deepseek_sparse(heads=3, width=4, warm_up=True)",
 )
 SPECS = (*MECHANISMS, *VARIANTS)
 FIXED = re.compile("super|positional|unique|align")
@@ -169,6 +172,8 @@ def _drops_out(spec, name):
         return True
     if spec == "native_sparse":  # none of its blocks of 64 keys is complete
         return bool(re.search(r"_(place|flat_\w+|out_kernel)'\]|\['key'\]\['bias'\]", name))
+    if "deepseek_sparse" in spec and "['index_" in name:  # an indexer learns from a loss of its own
+        return True
     linear_in_key = _is_linear_in_key(mechanism(spec).score)
     shifts = ["['key']['bias']", "['key']['down']['bias']", "['score']['down_key_bias']"]
     if mechanism(spec).key == "mlp_without_relu":
@@ -178,7 +183,7 @@ def _drops_out(spec, name):
 
 def _is_linear_in_key(score):
     """Whether adding one vector to all keys adds one number to a row, which its normaliser forgives."""
-    if isinstance(score, Differential):
+    if isinstance(score, Differential | DeepSeekSparse):
         return True
     if not (isinstance(score, Score) and score.traits.reads_key and score.weighing.shift_invariant):
         return False
