@@ -38,6 +38,11 @@ class ModelConfig(Checked):
         """Lists the spec strings by field name."""
         return {"attention": self.attention}
 
+    @property
+    def has_own_loss(self) -> bool:
+        """Whether layers have losses of their own in training; see `models.layers.own_losses`."""
+        return False
+
     def split_by_tensor(self) -> dict[str, int]:
         """Lists the sizes that the mesh axis `tensor` splits, by field name."""
         return {}

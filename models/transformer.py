@@ -124,6 +124,11 @@ class TransformerConfig(ModelConfig):
             for layer, mechanism in enumerate(self.mechanisms[spec])
         }
 
+    @property
+    def has_own_loss(self) -> bool:
+        """See `ModelConfig`."""
+        return any(mechanism.score.traits.own_loss for mechanism in self.by_path().values())
+
     def split_by_tensor(self) -> dict[str, int]:
         """See `ModelConfig`."""
         return {"model.heads": self.heads, "model.mlp": self.mlp}

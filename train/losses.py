@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
+from attention.parameters import trail
 from models.layers.blocks import constrain
 from models.layers.output import Output
 
@@ -77,8 +78,11 @@ def of_tokens(measure: Measure, output: Output, labels: Int[Array, "B T"], chunk
 
 
 def of_examples(
-    measures: dict[str, Float[Array, "B *T"]], weight: Float[Array, "B *T"]
+    measures: dict[str, Float[Array, "B ..."]], weight: Float[Array, "B *T"]
 ) -> dict[str, Float[Array, "B"]]:
-    """Sums each measure over an example's predictions with their weights, and the `weight` that divides it."""
-    weighted = {name: values * weight for name, values in measures.items()} | {"weight": weight}
+    """Sums each measure over an example's predictions with their weights, and the `weight` that divides it.
+
+    A measure `(B,)` is the same for all predictions of an example.
+    """
+    weighted = {name: trail(x, weight.ndim) * weight for name, x in measures.items()} | {"weight": weight}
     return {name: jnp.sum(values, axis=tuple(range(1, values.ndim))) for name, values in weighted.items()}

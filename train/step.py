@@ -15,7 +15,8 @@ from train.state import Params, TrainState
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, jax.Array]
-# (params, batch, dropout key or None) -> sums over the batch's examples; "loss" is minimised, "weight" divides.
+# (params, batch, dropout key or None) -> sums over the batch's examples; "loss" is minimised, and "own_loss" of layers
+# where there is one; "weight" divides.
 LossFunction = Callable[[Params, Batch, jax.Array | None], Sums]
 
 
@@ -96,7 +97,7 @@ class Step:
     def _gradient(self, params: Params, batch: Batch, key: jax.Array) -> tuple[Params, Sums]:
         def summed(params: Params) -> tuple[jax.Array, Sums]:
             sums = self.loss(self._thawed(params, jax.lax.stop_gradient(params)), batch, key)
-            return sums["loss"], sums
+            return sums["loss"] + sums.get("own_loss", 0.0), sums
 
         return jax.grad(summed, has_aux=True)(params)
 

@@ -14,13 +14,15 @@ from attention.parameters import Params
 from attention.score import Mixer
 from models.layers.attention_weights import keep_weights, weights_asked_of
 from models.layers.cache import Cache, PreparedSource
+from models.layers.own_losses import keep_loss, loss_asked_of
 from models.layers.pieces import AttentionPieces, Pieces
 
 
 class MultiHeadAttention(AttentionPieces):
     """Multi-head self- or cross-attention of any mechanism, for whole sequences or token by token.
 
-    `apply(..., mutable="attention")` also gives the attention weights `(B, N, T, S)` of every layer.
+    `apply(..., mutable="attention")` also gives the attention weights `(B, N, T, S)` of every layer, and
+    `mutable="own_losses"` the loss `(B,)` of layers that have one of their own.
     """
 
     def __call__(
@@ -209,6 +211,8 @@ class MultiHeadAttention(AttentionPieces):
         key_of_dropout = self.make_rng("dropout") if drawn else None
         place = {"layer": self.layer, "depth": self.depth}
         options = Options(mask, None, rate, key_of_dropout, returns_weights, self.implementation, **place)
+        if score.traits.own_loss and loss_asked_of(self):
+            keep_loss(self, score.own_loss(params, query, key, options))
         out = score.attend(params, query, key, value, options)
         if not returns_weights:
             return out

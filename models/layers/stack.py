@@ -24,7 +24,7 @@ def run(blocks: Sequence[Block], x: Float[Array, "B L D"], *inputs: Any, scan: b
       inputs: Further inputs, the same for every block.
       scan: Whether to scan runs of blocks that differ only in their parameters and numbers. The function is the same
         but for the draws of dropout. Nothing is scanned while blocks return more than their output (initial
-        parameters, attention weights).
+        parameters, attention weights, losses of layers).
     """
     runs = [[block] for block in blocks]
     if scan and is_filter_empty(blocks[0].scope.mutable):

@@ -68,6 +68,34 @@ def test_the_gradient_of_four_parts_is_that_of_the_whole_batch(name, tmp_path):
     assert apart < 1e-6 * optax.tree.norm(expected[0])
 
 
+INDEXER = "deepseek_sparse(heads=2, width=8, top=4)"
+
+
+@pytest.mark.parametrize("name", once(["vit_digits", "classify_imdb", "gpt_pydoc", "mlm_pydoc"], ["gpt_pydoc"]))
+def test_the_loss_of_layers_trains_what_the_loss_of_the_task_does_not(name, tmp_path):
+    """It is reported apart from the task's, for as much weight, and evaluation knows nothing of it."""
+    task = small_tasks.task_of(small_tasks.config_of(name, tmp_path, model__attention=INDEXER))
+    params, batch = small_tasks.params_of(task), small_tasks.batch_of(task)
+
+    def gradient_of(chosen):
+        def loss(params, batch, key):
+            sums = task.loss(params, batch, key)
+            return {name: sums[name] for name in chosen} | ({} if "loss" in chosen else {"loss": jnp.zeros(())})
+
+        return jax.jit(step_of(loss=loss)._gradient)(params, batch, KEY)
+
+    (both, sums), (own, _), (tasks, _) = map(gradient_of, (("loss", "own_loss", "weight"), ("own_loss",), ("loss",)))
+    chex.assert_trees_all_close(both, jax.tree.map(jnp.add, own, tasks), rtol=1e-5, atol=1e-6)
+    of_indexer = {
+        jax.tree_util.keystr(path): (np.abs(one).max() > 0, np.abs(other).max() > 0)
+        for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(own), jax.tree.leaves(tasks), strict=True)
+    }
+    assert {learns for path, learns in of_indexer.items() if "index_" in path} == {(True, False)}
+    assert not any(from_own for path, (from_own, _) in of_indexer.items() if "index_" not in path)
+    assert sums["own_loss"] > 0
+    assert "own_loss" not in task.loss(params, batch, None)
+
+
 def test_randomness_differs_by_step_and_part_and_by_nothing_else():
     def noise(params, batch, key):
         return {"loss": jax.random.uniform(key) + 0 * params["w"].sum(), "weight": jnp.ones(())}

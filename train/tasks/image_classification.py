@@ -37,7 +37,7 @@ class ImageClassification(Task):
         return (batch["image"],)
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        logits = self.applied(params, batch, key)
+        logits, own = self.applied(params, batch, key)
         weight = batch.get("weight", jnp.ones(len(logits)))
         smoothing = self.smoothing(key)
         losses = cross_entropy(logits, batch["label"], smoothing)
@@ -46,7 +46,7 @@ class ImageClassification(Task):
             losses = batch["mix"] * losses + (1 - batch["mix"]) * loss_of_other
         tops = {"accuracy": 1} | ({"top5": 5} if logits.shape[-1] > 5 else {})
         right = {name: in_top(logits, batch["label"], k) for name, k in tops.items()}
-        return of_examples({"loss": losses} | right, weight)
+        return of_examples({"loss": losses} | right | own, weight)
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from attention.errors import UsageError, listed
 from attention.operations import Cost
+from models.layers.own_losses import with_own_loss
 from models.published import pretrained
 from models.surgery import low_rank
 from models.surgery.low_rank import Lora
@@ -95,11 +96,16 @@ class Task:
         """Merges low-rank additions into the kernels, for the model; what has none stays as it is."""
         return self.lora.merged(params) if self.lora else params
 
-    def applied(self, params: dict, batch: Batch, key: jax.Array | None, method: str = "__call__") -> Any:
-        """Applies a method of the model to a batch, with dropout where there is a key."""
-        rngs = None if key is None else {"dropout": key}
-        variables = {"params": self.merged(params)}
-        return self.model.apply(variables, *self.inputs(batch), train=key is not None, rngs=rngs, method=method)
+    def applied(self, params: dict, batch: Batch, key: jax.Array | None, method: str = "__call__") -> tuple[Any, Sums]:
+        """Applies a method of the model to a batch, with dropout where there is a key, which means training.
+
+        Gives its output, and in training `own_loss` of each example where the model has layers with one.
+        """
+        given = {"params": self.merged(params)}, *self.inputs(batch)
+        options = {"train": key is not None, "rngs": None if key is None else {"dropout": key}, "method": method}
+        if key is None or not self.model.config.has_own_loss:
+            return self.model.apply(*given, **options), {}
+        return with_own_loss(self.model, *given, **options)
 
     def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> BatchIterator:
         """Yields endless shuffled batches for the seed `config.seed + replica`; see `train.data.pipeline.Examples`."""

@@ -36,15 +36,15 @@ class TextTask(Task):
     def of_tokens(self, params: dict, batch: Batch, key: jax.Array | None, measure: Callable) -> Any:
         """Applies a function of logits, targets and smoothing to each token; see `losses.of_tokens`.
 
-        With smoothing it adds the `plain_loss`; see `unsmoothed`.
+        With smoothing it adds the `plain_loss`; see `unsmoothed`. The layers' `own_loss` is of each example.
         """
-        output, smoothing = self.applied(params, batch, key, method="output"), self.smoothing(key)
+        (output, own), smoothing = self.applied(params, batch, key, method="output"), self.smoothing(key)
 
         def measured(logits: jax.Array, targets: jax.Array) -> dict[str, jax.Array]:
             plain = {"plain_loss": losses.cross_entropy(logits, targets)} if smoothing else {}
             return measure(logits, targets, smoothing) | plain
 
-        return losses.of_tokens(measured, output, batch["targets"], self._loss_chunk)
+        return losses.of_tokens(measured, output, batch["targets"], self._loss_chunk) | own
 
 
 def unsmoothed(means: dict[str, float]) -> tuple[float, dict[str, float]]:

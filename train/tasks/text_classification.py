@@ -30,8 +30,8 @@ class TextClassification(TextTask):
         return batch["tokens"], batch["length"]
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        logits = self.applied(params, batch, key)
-        return losses.of_examples(losses.of_classes(logits, batch["label"], self.smoothing(key)), batch["weight"])
+        logits, own = self.applied(params, batch, key)
+        return losses.of_examples(losses.of_classes(logits, batch["label"], self.smoothing(key)) | own, batch["weight"])
 
     def baselines(self) -> dict[str, float]:
         """Measures the accuracy of always predicting the training split's most frequent class."""

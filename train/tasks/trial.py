@@ -45,8 +45,8 @@ class TrialTask(Task):
         return (batch["tokens"],)
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        logits = self.applied(params, batch, key)
-        found, weight = losses.of_classes(logits, batch["targets"], self.smoothing(key)), batch["weight"]
+        logits, own = self.applied(params, batch, key)
+        found, weight = losses.of_classes(logits, batch["targets"], self.smoothing(key)) | own, batch["weight"]
         sums = losses.of_examples(found, weight * (batch["size"] == DRAWN)[:, None])
         for tested in self.trial.tested if key is None else ():
             there = losses.of_examples({"accuracy": found["accuracy"]}, weight * (batch["size"] == tested)[:, None])
