@@ -5,6 +5,7 @@ its normaliser makes weights of them; recurrences, which keep a state instead, a
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
 import jax
@@ -65,11 +66,16 @@ class Mixer(Checked):
       title: Its name in errors.
       traits: What it says of itself; a property where that depends on its options.
       normaliser: A string that names what makes weights of scores; see `attention.normaliser`.
+      oracle: The equation once more, from its source, in NumPy and for one head; it shares no code with the rest, and
+        tests hold the rest to it. It gets the whole arrays of `arrays`. A score's is `oracle(self, weights, query, key,
+        at)`, one pair's number; a recurrence's is `oracle(self, weights, head, state, source, key, value, query)`, a
+        causal step's state and output. None where tests elsewhere do this.
     """
 
     title: ClassVar[str] = ""
     traits: ClassVar[Traits] = Traits()
     normaliser: ClassVar[str] = "none"
+    oracle: ClassVar[Callable[..., Any] | None] = None
 
     def __init_subclass__(cls) -> None:
         cls.title = cls.__dict__.get("title", cls.title or cls.__name__)

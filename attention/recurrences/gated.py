@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.nn import initializers
 
 from attention.activations import unit
@@ -68,6 +69,13 @@ class GatedLinear(Recurrence):
         """Computes W q/√H."""
         return state @ query * query.size**-0.5
 
+    def oracle(self, weights: Any, head: int, state: Any, source: Any, key: Any, value: Any, query: Any) -> Any:
+        """Takes a step in NumPy."""
+        logits = source @ weights["forget_down_kernel"] @ weights["forget_up_kernel"][:, head]
+        faded = (1 + np.exp(-logits - weights["forget_bias"][head])) ** (-1 / 16)
+        state = state @ np.diag(faded) + np.outer(value, key)
+        return state, state @ query / np.sqrt(len(key))
+
 
 @dataclasses.dataclass(frozen=True)
 class GatedDelta(Surrounded):
@@ -117,3 +125,19 @@ class GatedDelta(Surrounded):
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
         """Computes W q."""
         return state @ unit(jax.nn.silu(query))
+
+    def oracle(self, weights: Any, head: int, state: Any, source: Any, key: Any, value: Any, query: Any) -> Any:
+        """Takes a step in NumPy."""
+        amount = np.log1p(np.exp(source @ weights["forget_kernel"][:, head] + weights["forget_bias"][head]))
+        alpha = np.exp(-np.exp(weights["forget_rate"][head]) * amount)
+        logit = source @ weights["strength_kernel"][:, head]
+        return delta_step(alpha * state, self.strongest, logit, key, value, query)
+
+
+def delta_step(faded: np.ndarray, strongest: float, logit: float, key: Any, value: Any, query: Any) -> Any:
+    """Takes a step of the delta rule in NumPy, W (I − β k kᵀ) + β v kᵀ and W q, with unit SiLU keys and queries."""
+    beta = strongest / (1 + np.exp(-logit))
+    key, query = (x / (1 + np.exp(-x)) for x in (key, query))
+    key, query = key / np.linalg.norm(key), query / np.linalg.norm(query)
+    state = faded @ (np.eye(len(key)) - beta * np.outer(key, key)) + beta * np.outer(value, key)
+    return state, state @ query

@@ -6,11 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.nn import initializers
 
 from attention.kernels.arrays import spread_heads
 from attention.parameters import Parameter, Params, Sizes, lift
-from attention.recurrences.gated import GatedDelta, forget_rates, low_rank, low_rank_parameters
+from attention.recurrences.gated import GatedDelta, delta_step, forget_rates, low_rank, low_rank_parameters
 from attention.recurrences.surrounded import Surrounded
 
 
@@ -52,6 +53,12 @@ class StateSpace(Surrounded):
         """Computes W q."""
         return state @ query
 
+    def oracle(self, weights: Any, head: int, state: Any, source: Any, key: Any, value: Any, query: Any) -> Any:
+        """Takes a step in NumPy."""
+        step = np.log1p(np.exp(source @ weights["step_kernel"][:, head] + weights["step_bias"][head]))
+        state = np.exp(-step * np.exp(weights["forget_rate"][head])) * state + step * np.outer(value, key)
+        return state, state @ query
+
 
 @dataclasses.dataclass(frozen=True)
 class KimiDelta(GatedDelta):
@@ -82,3 +89,12 @@ class KimiDelta(GatedDelta):
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
         """Computes W q/√H."""
         return super().read(params, state, query) / math.sqrt(query.size)
+
+    def oracle(self, weights: Any, head: int, state: Any, source: Any, key: Any, value: Any, query: Any) -> Any:
+        """Takes a step in NumPy."""
+        logits = source @ weights["forget_down_kernel"] @ weights["forget_up_kernel"][:, head]
+        amount = np.log1p(np.exp(logits + weights["forget_bias"][head]))
+        faded = state @ np.diag(np.exp(-np.exp(weights["forget_rate"][head]) * amount))
+        logit = source @ weights["strength_kernel"][:, head]
+        state, out = delta_step(faded, self.strongest, logit, key, value, query)
+        return state, out / np.sqrt(len(key))

@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention.forms import At
 from attention.parameters import Params
@@ -27,3 +28,7 @@ class SoftCap(Score):
     def pair(self, params: Params, query: jax.Array, key: jax.Array, at: At) -> jax.Array:
         """Caps the product."""
         return self.cap * jnp.tanh(query @ key * (self.scale or query.shape[-1] ** -0.5) / self.cap)
+
+    def oracle(self, weights: dict[str, np.ndarray], query: np.ndarray, key: np.ndarray, at: At) -> float:
+        """Caps the product, in NumPy."""
+        return self.cap * np.tanh(np.sum(query * key) * (self.scale or len(key) ** -0.5) / self.cap)

@@ -13,22 +13,25 @@ from jax.dtypes import canonicalize_dtype
 
 import attention
 from attention import Mask
+from attention.forms import At, Tokens
 from attention.parameters import Sizes
 from attention.recurrences.gated import GatedDelta, GatedLinear
+from attention.recurrences.linear import Delta, LinearAttention
 from attention.recurrences.recurrence import Recurrence
-from attention.recurrences.retention import Retention
-from attention.recurrences.selective import KimiDelta, StateSpace
-from attention.score import Mixer
+from attention.recurrences.selective import StateSpace
+from attention.score import Mixer, Score
 from attention.scores.alibi import Alibi
-from attention.scores.cosine import Cosine
 from attention.scores.differential import Differential
 from attention.scores.dot import DotProduct
 from attention.scores.forgetting import Forgetting
 from attention.scores.gaussian import Gaussian
+from attention.scores.luong import Bilinear
 from attention.scores.native_sparse import NativeSparse
-from attention.scores.pairwise import Neural
+from attention.scores.pairwise import Additive, Neural
+from attention.scores.positional import FactorisedPositional, Positional
 from attention.scores.relative import Relative
 from attention.scores.soft_cap import SoftCap
+from models.mechanisms import MECHANISMS
 
 HEADS, WIDTH, LENGTH = 4, 6, 9
 EVERY_MASK = frozenset({"causal", "window", "key_lengths", "segments", "dense"})
@@ -53,6 +56,7 @@ class Case:
       used: Which of query, key and value count.
       weighs: Whether the output is the weights times the values.
       positive: Whether every allowed key has a weight above 0.
+      score: What it calls, unless it is a public function.
     """
 
     call: Callable[..., Any]
@@ -68,6 +72,7 @@ class Case:
     used: tuple[int, ...] = (0, 1, 2)
     weighs: bool = True
     positive: bool = True
+    score: Mixer | None = None
 
     @property
     def fixed(self) -> bool:
@@ -170,21 +175,45 @@ def of(score: Mixer, **options: Any) -> Case:
         source = jnp.repeat(key, HEADS // key.shape[-2], -2)
         return attention.attend(score, w, query, key, value, source=source.reshape(*source.shape[:-2], -1), **more)
 
-    recurrent = isinstance(score, Recurrence)
-    near = isinstance(score, (Alibi, Relative))
+    recurrent, sums = isinstance(score, Recurrence), not isinstance(score, Differential | NativeSparse)
+    normaliser = score.normaliser.partition("(")[0]
+    ordered = recurrent or score.traits.causal or normaliser in ("stick_breaking", "blocks") or _tells_positions(score)
+    alone = score.traits.one_sequence if recurrent else score.traits.causal or _tells_positions(score)
     return Case(
         call,
         shapes,
         tuple(name for name in score.implementations if name in ("xla", "chunked")),
         masks=BY_POSITION if recurrent else EVERY_MASK,
-        normalised=not isinstance(score, Differential | NativeSparse)
-        and getattr(score, "normaliser", "").partition("(")[0] in ("softmax", "sum", "hard", "blocks"),
+        normalised=sums and normaliser in ("softmax", "sum", "hard", "blocks"),
         weighted=not recurrent,
-        weighs=not isinstance(score, Differential | NativeSparse),
-        positive=not isinstance(score, Differential | NativeSparse)
-        and getattr(score, "normaliser", "").partition("(")[0] not in ("relu_squared", "none", "hard", "blocks"),
-        **{"unordered": not (near or recurrent), "equivariant": not near} | options,
+        weighs=sums,
+        positive=sums and normaliser not in ("relu_squared", "none", "hard", "blocks"),
+        needs_causal=score.traits.causal,
+        score=score,
+        **{"unordered": not ordered, "equivariant": not alone} | options,
     )
+
+
+def _tells_positions(score: Mixer) -> bool:
+    """Whether it has tables over positions, or `pair` gives the same query and key another number elsewhere."""
+    if not isinstance(score, Score) or type(score).pair is Score.pair:
+        return False
+    declared = score.parameters(Sizes(HEADS * WIDTH, HEADS, WIDTH, LENGTH))
+    if any({"queries", "keys"} & {*p.over} for p in declared.values()):
+        return True
+    draw = np.random.default_rng(0).standard_normal
+    whole = {name: jnp.asarray(draw(p.shape)) for name, p in declared.items()}
+    part = {name: x[0] if declared[name].over else x for name, x in whole.items()}
+    query, key = (
+        jax.tree.map(
+            lambda x: x[0, 0],
+            prepare(whole, jnp.asarray(draw((1, HEADS, WIDTH))), Tokens(0, jnp.ones((1, HEADS * WIDTH)))),
+        )
+        for prepare in (score.prepare_query, score.prepare_key)
+    )
+    place, head = jnp.arange(8), jnp.int32(0)
+    near, far = (score.pair(part, query, key, At(place[i], place[1], head, HEADS, 0, 1)) for i in (1, 7))
+    return bool(near != far)
 
 
 # Interpreted, which takes long to compile: one case with every option stands for the family.
@@ -221,33 +250,30 @@ CASES = {
     "sigmoid": of(DotProduct(normaliser="sigmoid")),
     "sink": of(DotProduct(normaliser="sink")),
     "sink learned": of(DotProduct(normaliser="sink(learned=True)")),
-    "relu squared": of(DotProduct(normaliser="relu_squared")),
+    "relu_squared": of(DotProduct(normaliser="relu_squared")),
     "none": of(DotProduct(normaliser="none")),
     "sum": of(Gaussian(2.0, normaliser="sum")),
     "hard": of(DotProduct(normaliser="hard")),
     "neural sigmoid": of(Neural(per_head=True, dim=3, normaliser="sigmoid")),
-    "neural unique sink": of(
-        Neural(4, (5, 3), pairs="unique", normaliser="sink(learned=True)"), unordered=False, equivariant=False
-    ),
-    "soft cap": of(SoftCap(1.5)),
-    "cosine": of(Cosine()),
-    "alibi": of(Alibi()),
+    "neural unique sink": of(Neural(4, (5, 3), pairs="unique", normaliser="sink(learned=True)")),
+    "soft_cap": of(SoftCap(1.5)),
     "alibi learned": of(Alibi(learned=True)),
     "relative": of(Relative(8, 16)),
     "relative behind": of(Relative(8, 16, ahead=False)),
     "relative scaled": of(Relative(8, 16, scale=0.7)),
-    "forgetting": of(Forgetting(), unordered=False, equivariant=False, needs_causal=True),
-    "stick breaking": of(DotProduct(normaliser="stick_breaking"), unordered=False),
-    "moba": of(DotProduct(normaliser="blocks(size=2, top=2)"), unordered=False),
-    "native sparse": of(NativeSparse(2, 2, near=3), unordered=False, equivariant=False),
+    "forgetting": of(Forgetting()),
+    "stick_breaking": of(DotProduct(normaliser="stick_breaking")),
+    "moba": of(DotProduct(normaliser="blocks(size=2, top=2)")),
+    "native_sparse": of(NativeSparse(2, 2, near=3), unordered=False, equivariant=False),
     "differential": of(Differential()),
-    "retention": of(Retention()),
-    "gated linear": of(GatedLinear(3)),
-    "gated delta": of(GatedDelta()),
-    "state space": of(StateSpace()),
-    "kimi delta": of(KimiDelta()),
-    "gated delta layer": of(GatedDelta(2.0, conv=3, gate="norm_first"), equivariant=False),
-    "state space layer": of(StateSpace(conv=3, gate="gate_first", skip=True), equivariant=False),
+    "gated_linear": of(GatedLinear(3)),
+    "gated_delta layer": of(GatedDelta(2.0, conv=3, gate="norm_first")),
+    "state_space layer": of(StateSpace(conv=3, gate="gate_first", skip=True)),
+}
+# Rows whose cases are public functions, above; every other row is here as it is.
+PUBLIC = (DotProduct, LinearAttention, Delta, Neural, Additive, Bilinear, Gaussian, Positional, FactorisedPositional)
+CASES |= {
+    name: of(row.score) for name, row in MECHANISMS.items() if name not in CASES and type(row.score) not in PUBLIC
 }
 # (case, implementation) of all that must equal the reference, and of all.
 FAST = [(name, which) for name, case in CASES.items() for which in case.implementations]

@@ -13,9 +13,11 @@ import scipy.special
 import attention
 from attention import Mask, UsageError, reference
 from attention.activations import ACTIVATIONS
+from attention.forms import At
 from attention.normaliser import NORMALISERS, normaliser_of
 from attention.parameters import Parameter, Sizes
 from attention.recurrences.linear import Delta, LinearAttention
+from attention.recurrences.recurrence import Recurrence
 from attention.score import Score
 from attention.scores.differential import Differential
 from attention.scores.dot import DotProduct
@@ -69,15 +71,6 @@ def positional(w, q, k, i, j, n):
     return table[n, i, j] if table.ndim == 3 else table[i, j]
 
 
-def cosine(w, q, k, i, j, n):
-    return q @ k / jnp.linalg.norm(q) / jnp.linalg.norm(k) * jnp.exp(jnp.minimum(w["log_scale"][n], np.log(100)))
-
-
-def alibi(w, q, k, i, j, n):
-    slope = jnp.exp(w["log_slope"][n]) if w else 2.0 ** (-8 * (n + 1) / HEADS)
-    return q @ k * ROOT - slope * abs(i - j)
-
-
 NEAR, BEHIND = np.array([0, 1, 2, 2, 2, 2, 3, 3, 3]), np.array([0, 1, 2, 3, 4, 4, 5, 5, 6])  # T5's, by hand
 
 
@@ -112,15 +105,11 @@ SCORES = {
     "positional shared": positional,
     "positional factorised": positional,
     "location": lambda w, q, k, i, j, n: q @ w["kernel"][:, j] + w["kernel_bias"][j],
-    "soft cap": lambda w, q, k, i, j, n: 1.5 * jnp.tanh(q @ k * ROOT / 1.5),
-    "cosine": cosine,
-    "alibi": alibi,
-    "alibi learned": alibi,
     "relative": lambda *pair: relative(*pair)[0] + relative(*pair)[1],
     "relative behind": lambda *pair: relative(*pair)[0] + relative(*pair)[2],
     "relative scaled": lambda *pair: relative(*pair)[0] / ROOT * 0.7 + relative(*pair)[1],
 }
-KEPT = ["dot_product", "neural unique", "additive", "gaussian unsquared", "alibi", "location"]
+KEPT = ["dot_product", "neural unique", "additive", "gaussian unsquared", "location"]
 
 
 def all_scores(name, w, query, key):
@@ -245,80 +234,49 @@ def test_sampled_keys_are_drawn_from_the_softmax():
     assert np.abs(weights.mean(0) - soft).max() < 5 * 0.5 / np.sqrt(4000)
 
 
-STEPS = {
-    "retention": lambda w, n, x, k, v, state: (1 - 2.0 ** (-5 - n)) * state + np.outer(v, k),
-    "gated linear": lambda w, n, x, k, v, state: state * _forget(w, n, x) + np.outer(v, k),
-    "gated delta": lambda w, n, x, k, v, state: _gated_delta(w, n, x, _unit_silu(k), v, state),
-    "state space": lambda w, n, x, k, v, state: _state_space(w, n, x, k, v, state),
-    "kimi delta": lambda w, n, x, k, v, state: _kimi_delta(w, n, x, _unit_silu(k), v, state),
-}
-
-
-def _unit_silu(x):
-    y = x * scipy.special.expit(x)
-    return y / np.linalg.norm(y)
-
-
-def _forget(w, n, x):
-    logits = np.einsum("r,rh->h", x @ w["forget_down_kernel"], w["forget_up_kernel"][:, n]) + w["forget_bias"][n]
-    return scipy.special.expit(logits) ** (1 / 16)
-
-
-def _gated_delta(w, n, x, k, v, state):
-    softplus = np.log1p(np.exp(x @ w["forget_kernel"][:, n] + w["forget_bias"][n]))
-    alpha = np.exp(-np.exp(w["forget_rate"][n]) * softplus)
-    beta = scipy.special.expit(x @ w["strength_kernel"][:, n])
-    return state @ (alpha * (np.eye(WIDTH) - beta * np.outer(k, k))) + beta * np.outer(v, k)
-
-
-def _state_space(w, n, x, k, v, state):
-    step = np.log1p(np.exp(x @ w["step_kernel"][:, n] + w["step_bias"][n]))
-    return np.exp(-step * np.exp(w["forget_rate"][n])) * state + step * np.outer(v, k)
-
-
-def _kimi_delta(w, n, x, k, v, state):
-    logits = (x @ w["forget_down_kernel"]) @ w["forget_up_kernel"][:, n] + w["forget_bias"][n]
-    alpha = np.exp(-np.exp(w["forget_rate"][n]) * np.log1p(np.exp(logits)))
-    beta = scipy.special.expit(x @ w["strength_kernel"][:, n])
-    return state @ np.diag(alpha) @ (np.eye(WIDTH) - beta * np.outer(k, k)) + beta * np.outer(v, k)
-
-
-def _read(name, state, q):
-    if name in ("gated delta", "state space", "kimi delta"):
-        return state @ (q if name == "state space" else _unit_silu(q)) * (ROOT if name == "kimi delta" else 1)
-    out = state @ q * ROOT
-    return out / np.sqrt(np.mean(out**2) + 1e-6) if name == "retention" else out
-
-
 ELSEWHERE = (DotProduct, Forgetting, NativeSparse, Differential, LinearAttention, Delta)  # with tests of their own
+ORACLES = [name for name, case in CASES.items() if case.score and case.score.oracle and not name.endswith(" layer")]
 
 
 @pytest.mark.parametrize("row", MECHANISMS)
 def test_every_row_has_its_papers_own_form(row):
-    kind, names = type(MECHANISMS[row].score), {row, row.replace("_", " ")}
-    if kind not in ELSEWHERE:
-        assert names & {*CASES}, f"Add {kind.__name__} as {row!r} to CASES of tests/attention/cases.py."
-        forms = {*SCORES, *STEPS}
-        assert names & forms, f"Write {row!r} from its paper in SCORES, or its step in STEPS, of this file."
+    kind = type(MECHANISMS[row].score)
+    if kind not in ELSEWHERE and not kind.oracle:
+        names = {row, row.replace("_", " ")}
+        assert names & {*SCORES}, f"Write the equation of {row!r} from its source in {kind.__name__}.oracle."
 
 
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("causal", once([True, False], [True]))
-def test_a_recurrence_is_its_equation_step_by_step(name, causal):
-    query, key, value = (np.asarray(x) for x in inputs(batch=(1,)))
-    w = {n: np.asarray(x) for n, x in CASES[name].weights().items()}
-    if name == "retention":
-        w = {"decay": -np.log(2.0 ** (5 + np.arange(HEADS)) - 1)}
-    source, expected = key.reshape(LENGTH, -1), np.zeros_like(query)
-    for n in range(HEADS):
-        state, states = np.zeros((WIDTH, WIDTH)), []
-        for j in range(LENGTH):
-            state = STEPS[name](w, n, source[j], key[0, j, n], value[0, j, n], state)
-            states.append(state)
-        for i in range(LENGTH):
-            expected[0, i, n] = _read(name, states[i if causal else -1], query[0, i, n])
-    out = CASES[name].call(*jax.tree.map(jnp.asarray, (w, query, key, value)), mask=Mask(causal=causal))
-    chex.assert_trees_all_close(out, expected, rtol=0, atol=1e-10)
+@pytest.mark.parametrize("name", ORACLES)
+def test_a_mechanism_is_what_its_own_oracle_says(name):
+    case, arrays = CASES[name], inputs(batch=(1,))
+    score, weights = case.score, case.weights()
+    w = jax.tree.map(np.asarray, weights)
+    for causal in (True,) if case.needs_causal else (True, False):
+        out = case.call(weights, *arrays, mask=Mask(causal=causal))
+        by_hand = _states_by_hand if isinstance(score, Recurrence) else _scores_by_hand
+        expected = by_hand(score, w, *(np.asarray(x[0]) for x in arrays), causal)
+        chex.assert_trees_all_close(out[0], expected, rtol=0, atol=1e-10)
+
+
+def _scores_by_hand(score, w, query, key, value, causal):
+    """`(T, N, H)`, of the normaliser that the score has, whose own arrays may be among `w`."""
+    out = np.zeros_like(query)
+    for i, n in itertools.product(range(LENGTH), range(HEADS)):
+        seen = range(i + 1) if causal else range(LENGTH)
+        pairs = [score.oracle(w, query[i, n], key[j, n], At(i, j, n, HEADS, 0, 1)) for j in seen]
+        weights = _weights_by_hand(score.normaliser, np.asarray(pairs, float), np.ones(len(pairs), bool))
+        out[i, n] = weights @ value[: len(pairs), n]
+    return out
+
+
+def _states_by_hand(score, w, query, key, value, causal):
+    """`(T, N, H)`; without causality, each query reads what all keys have written."""
+    out, source = np.zeros_like(query), key.reshape(LENGTH, -1)
+    for n, i in itertools.product(range(HEADS), range(LENGTH)):
+        state = jax.tree.map(np.asarray, score.begin(WIDTH, WIDTH))
+        for j in range(i + 1 if causal else LENGTH):
+            state, out[i, n] = score.oracle(w, n, state, source[j], key[j, n], value[j, n], query[i, n])
+    return out
 
 
 def test_forgetting_attention_adds_the_gates_between():
@@ -395,9 +353,9 @@ def test_a_table_over_keys_alone_limits_the_keys_alone():
 @pytest.mark.more
 def test_a_gate_that_closes_has_a_gradient():
     query, key, value = inputs()
-    params = CASES["gated linear"].weights()
+    params = CASES["gated_linear"].weights()
     params |= {"forget_bias": jnp.full_like(params["forget_bias"], -2000.0)}
-    gradient = jax.grad(lambda w: jnp.sum(CASES["gated linear"].call(w, query, key, value)))(params)
+    gradient = jax.grad(lambda w: jnp.sum(CASES["gated_linear"].call(w, query, key, value)))(params)
     chex.assert_tree_all_finite(gradient)
 
 
