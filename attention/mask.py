@@ -97,9 +97,9 @@ class Mask:
     def require(self, honoured: set[str], by: str) -> None:
         """Raises UsageError unless every kind of mask in force is among `honoured`; `by` names the mechanism."""
         if refused := sorted(self.parts() - honoured):
-            raise UsageError(
-                f"{by} cannot honour a mask of kind {', '.join(refused)}; it honours {', '.join(sorted(honoured))}."
-            )
+            hint = "; for a causal array write attention.Mask(causal=True)" if "dense" in refused else ""
+            honours = ", ".join(sorted(honoured))
+            raise UsageError(f"{by} cannot honour a mask of kind {', '.join(refused)}; it honours {honours}{hint}.")
 
     def in_step(self, queries: int, keys: int) -> bool:
         """Tells whether queries and keys are known to be at the same positions: as many of both, from 0 on."""

@@ -252,8 +252,9 @@ def _check_given(score: Mixer, params: Params, query: Any, key: Any, value: Any,
         raise UsageError(f"The keys of {score.title} cannot be its values; give values.")
     if key is not None:
         score.check_shapes(query, key, key if value is None else value)
-    if source is not None and source.shape[:-1] != key.shape[:-2]:
-        raise UsageError(f"A source has the keys' batch and length {key.shape[:-2]}, but its shape is {source.shape}.")
+    lead = (value if key is None else key).shape[:-2]
+    if source is not None and source.shape[:-1] != lead:
+        raise UsageError(f"A source has the keys' batch and length {lead}, but its shape is {source.shape}.")
     heads, head = query.shape[-2:]
     if not params and (declared := score.arrays(Sizes(heads * head, heads, head, 1))):
         raise UsageError(f"{score.title} needs the arrays {', '.join(declared)}; attention.init makes them.")

@@ -1,7 +1,10 @@
 """Spec strings: `name` or `name(option=value)`, joined by `|`, for attention mechanisms and image transforms."""
 
 import ast
+import dataclasses
 import inspect
+import itertools
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -10,6 +13,9 @@ from attention.errors import UsageError, check_known, unknown
 from attention.types import valid_of
 
 T = TypeVar("T")
+_OF_FILE = re.compile(
+    r"(?<![^|(\s])[^\s|()'\",=*]+\.py:[A-Za-z_]\w*"
+)  # `my.py:Mine`, a name that Python could not parse
 LENGTH = 20_000  # characters of a spec string or of a value; Python's own parser has no limit but the stack
 NUMBERS = 2**63  # whole numbers are smaller, by their sizes
 
@@ -29,19 +35,28 @@ class SpecItem:
 def parse(text: str) -> tuple[SpecItem, ...]:
     """Reads `a|b(x=1)` as `(SpecItem('a', {}), SpecItem('b', {'x': 1}))`; an empty string gives ().
 
-    It evaluates nothing: only names and calls with literal keyword values are valid.
+    It evaluates nothing: only names, such as `a` or `my.py:Mine`, and calls with literal keyword values are valid.
 
     Raises:
       UsageError: the text is no spec string.
     """
     if not text.strip():
         return ()
+    numbers = itertools.count()
+    named = {f"_{number}": name for number, name in enumerate(of_files(text))}
+    plain = _OF_FILE.sub(lambda _: f"_{next(numbers)}", text)
     try:
-        return tuple(_call(node) for node in _alternatives(_tree(text)))
+        calls = [_call(node) for node in _alternatives(_tree(plain))]
+        return tuple(dataclasses.replace(call, name=named.get(call.name, call.name)) for call in calls)
     except ValueError as error:
         raise UsageError(
             f"Cannot read {text!r}: write names with literal options, joined by '|', such as 'first(option=2)|second'."
         ) from error
+
+
+def of_files(text: str) -> list[str]:
+    """Finds the names in a spec string that are of files, such as `my.py:Mine`."""
+    return _OF_FILE.findall(text)
 
 
 def items(text: str) -> list[str]:

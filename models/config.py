@@ -6,6 +6,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from attention import specs
+from attention.defining import files
 from attention.operations import Cost
 from attention.types import Checked
 
@@ -37,6 +39,10 @@ class ModelConfig(Checked):
     def attentions(self) -> dict[str, str]:
         """Lists the spec strings by field name."""
         return {"attention": self.attention}
+
+    def code(self) -> dict[str, str]:
+        """Reads the user's files that its mechanisms come from, by the file's name."""
+        return files.texts(name for spec in self.attentions().values() for name in specs.of_files(spec))
 
     def split_by_tensor(self) -> dict[str, int]:
         """Lists the sizes that the mesh axis `tensor` splits, by field name."""

@@ -2,6 +2,7 @@
 
 A spec string names a mechanism in a config: `super`, `neural(dim=16)`, `neural(query='mlp', align=True)`. `|`
 separates layers, and the last item repeats: `neural|dot_product` is Neural Attention in the first layer only.
+`my.py:Mine` is a score, a recurrence or a row of a file of yours; see `attention.defining.files`.
 
     python -m train.mechanisms --width=256 --heads=8 --length=257
 
@@ -14,6 +15,8 @@ import math
 from typing import Annotated, Any
 
 from attention import operations, specs
+from attention.defining import files
+from attention.defining.definition import check_definition, check_kind
 from attention.errors import UsageError, check_known, unknown
 from attention.operations import Cost
 from attention.parameters import Sizes
@@ -108,13 +111,9 @@ class Mechanism(Checked):
     window: Size = 0
 
     def __post_init__(self):
-        if isinstance(self.score, type):
-            raise UsageError(f"The score must be an object, not a class; write {self.score.__name__}().")
+        check_kind(self.score)
         super().__post_init__()
         kind = type(self.score)
-        declared = vars(kind).get("__dataclass_params__")  # its own, not an ancestor's
-        if not (declared and declared.frozen):
-            raise UsageError(f"The score {kind.__name__} must be a frozen dataclass; its fields are options.")
         options = set(_fields(self.score))
         if taken := sorted({*PROJECTIONS, *OF_ROWS} & options):
             raise UsageError(f"The score {kind.__name__} cannot have an option {taken[0]}: rows have it.")
@@ -267,6 +266,7 @@ def register(row: Mechanism) -> None:
         raise UsageError(f"There is an attention mechanism {row.name!r} already; choose another name.")
     if not row.name.isidentifier() or keyword.iskeyword(row.name):
         raise UsageError(f"{row.name!r} cannot stand in a spec string; choose a name such as 'my_attention'.")
+    check_definition(row.score)
     MECHANISMS[row.name] = row
 
 
@@ -282,10 +282,7 @@ def resolve(spec: str, depth: int) -> tuple[Mechanism, ...]:
 
 
 def _build(call: specs.SpecItem) -> Mechanism:
-    name = ALIASES.get(call.name, call.name)
-    if name not in MECHANISMS:
-        raise unknown("attention mechanism", call.name, [*MECHANISMS, *ALIASES])
-    preset, options = MECHANISMS[name], dict(call.options)
+    preset, options = _preset(call.name), dict(call.options)
     valid = [*PROJECTIONS, *OF_ROWS, *_fields(preset.score), *_fields(preset.align)]
     for option in options:
         check_known(f"option of {call.name}", option, valid)
@@ -293,7 +290,25 @@ def _build(call: specs.SpecItem) -> Mechanism:
     projections = {key: options.pop(key) for key in PROJECTIONS if key in options}
     projections |= {option: options.pop(option, getattr(preset, option)) for option in OPTIONS}
     align = _align(preset.align, options.pop("align", preset.align is not None), options)
-    return dataclasses.replace(preset, score=dataclasses.replace(preset.score, **score), align=align, **projections)
+    made = dataclasses.replace(preset, score=dataclasses.replace(preset.score, **score), align=align, **projections)
+    check_definition(made.score)
+    return made
+
+
+def _preset(name: str) -> Mechanism:
+    """Finds a row by its name, or makes one of what a file has under a name such as `my.py:Mine`."""
+    if not files.is_of_file(name):
+        known = ALIASES.get(name, name)
+        if known not in MECHANISMS:
+            raise unknown("attention mechanism", name, [*MECHANISMS, *ALIASES])
+        return MECHANISMS[known]
+    found = files.load(name)
+    if isinstance(found, Mechanism):
+        return dataclasses.replace(found, name=name)
+    score = found() if isinstance(found, type) and issubclass(found, Mixer) else found
+    check_definition(score)
+    unread = {"query": score.traits.reads_query, "key": score.traits.reads_key}
+    return Mechanism(name, name, score=score, **{piece: "none" for piece, reads in unread.items() if not reads})
 
 
 def _align(preset: Align | None, requested: Any, options: dict[str, Any]) -> Align | None:

@@ -371,6 +371,7 @@ def test_a_score_is_an_object_of_a_frozen_dataclass(unchecked_shapes):
 
 
 def test_a_pair_has_one_number():
+    @dataclasses.dataclass(frozen=True)
     class Mine(Score):
         def parameters(self, sizes):
             return {"slope": Parameter((sizes.heads,), jax.nn.initializers.ones)}
@@ -378,7 +379,7 @@ def test_a_pair_has_one_number():
         def pair(self, params, query, key, at):
             return query @ key * params["slope"]
 
-    with pytest.raises(UsageError, match=r"Mine\.pair must return one number for a pair, not an array of shape \(4,\)"):
+    with pytest.raises(UsageError, match=r"Mine\.pair must return one number for a pair, not float32\[4\]"):
         attention.attend(Mine(), {"slope": jnp.ones(4)}, *jnp.ones((3, 1, 2, 4, 6)))
 
 
