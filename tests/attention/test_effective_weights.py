@@ -7,7 +7,8 @@ import pytest
 
 import attention
 from attention import Mask
-from tests.attention.cases import CASES, HEADS, LENGTH, WIDTH, causal_mask, inputs
+from attention.check.subject import HEADS, LENGTH, WIDTH, causal_mask, inputs
+from tests.attention.cases import CASES
 from tests.sizes import once
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]

@@ -13,11 +13,10 @@ import scipy.special
 import attention
 from attention import Mask, UsageError, reference
 from attention.activations import ACTIVATIONS
-from attention.forms import At
+from attention.check.subject import HEADS, LENGTH, WIDTH, inputs
 from attention.normaliser import NORMALISERS, normaliser_of
 from attention.parameters import Parameter, Sizes
 from attention.recurrences.linear import Delta, LinearAttention
-from attention.recurrences.recurrence import Recurrence
 from attention.score import Score
 from attention.scores.differential import Differential
 from attention.scores.dot import DotProduct
@@ -27,7 +26,7 @@ from attention.scores.pairwise import Neural
 from attention.scores.positional import Positional
 from attention.scores.relative import Relative
 from models.mechanisms import MECHANISMS
-from tests.attention.cases import CASES, HEADS, LENGTH, WIDTH, inputs, mask_of, outcome
+from tests.attention.cases import CASES
 from tests.sizes import more, once
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]
@@ -127,7 +126,7 @@ def all_scores(name, w, query, key):
 @pytest.mark.parametrize("name", once(SCORES, KEPT))
 def test_equals_the_paper_in_output_and_all_gradients(name):
     lengths = Mask(key_lengths=jnp.array([LENGTH - 3, LENGTH]))  # not causal: keys ahead count too
-    arrays, w, mask = inputs(), CASES[name].weights(), mask_of(CASES[name], lengths)
+    arrays, w, mask = inputs(), CASES[name].weights(), CASES[name].mask(lengths)
     direction = jax.random.normal(jax.random.key(11), arrays[2].shape, jnp.float64)
 
     def by_hand(w, query, key, value):
@@ -139,7 +138,7 @@ def test_equals_the_paper_in_output_and_all_gradients(name):
 
     (_, out), gradients = jax.jit(jax.value_and_grad(by_hand, argnums=(0, 1, 2, 3), has_aux=True))(w, *arrays)
     chex.assert_trees_all_close(
-        outcome(name, "reference", arrays, w, mask, direction=direction), (out, gradients), rtol=0, atol=1e-10
+        CASES[name].outcome("reference", arrays, w, mask, direction=direction), (out, gradients), rtol=0, atol=1e-10
     )
 
 
@@ -207,7 +206,7 @@ def test_a_normaliser_is_what_it_says(name):
 
 def test_hard_attention_learns_by_the_gradient_of_the_softmax():
     arrays = inputs()
-    found, soft = (outcome(name, "xla", arrays, {})[1][1:3] for name in ("hard", "dot_product"))
+    found, soft = (CASES[name].outcome("xla", arrays, {})[1][1:3] for name in ("hard", "dot_product"))
     chex.assert_trees_all_close(found, soft, atol=1e-12)
 
 
@@ -235,7 +234,6 @@ def test_sampled_keys_are_drawn_from_the_softmax():
 
 
 ELSEWHERE = (DotProduct, Forgetting, NativeSparse, Differential, LinearAttention, Delta)  # with tests of their own
-ORACLES = [name for name, case in CASES.items() if case.score and case.score.oracle and not name.endswith(" layer")]
 
 
 @pytest.mark.parametrize("row", MECHANISMS)
@@ -244,39 +242,6 @@ def test_every_row_has_its_papers_own_form(row):
     if kind not in ELSEWHERE and not kind.oracle:
         names = {row, row.replace("_", " ")}
         assert names & {*SCORES}, f"Write the equation of {row!r} from its source in {kind.__name__}.oracle."
-
-
-@pytest.mark.parametrize("name", ORACLES)
-def test_a_mechanism_is_what_its_own_oracle_says(name):
-    case, arrays = CASES[name], inputs(batch=(1,))
-    score, weights = case.score, case.weights()
-    w = jax.tree.map(np.asarray, weights)
-    for causal in (True,) if case.needs_causal else (True, False):
-        out = case.call(weights, *arrays, mask=Mask(causal=causal))
-        by_hand = _states_by_hand if isinstance(score, Recurrence) else _scores_by_hand
-        expected = by_hand(score, w, *(np.asarray(x[0]) for x in arrays), causal)
-        chex.assert_trees_all_close(out[0], expected, rtol=0, atol=1e-10)
-
-
-def _scores_by_hand(score, w, query, key, value, causal):
-    """`(T, N, H)`, of the normaliser that the score has, whose own arrays may be among `w`."""
-    out = np.zeros_like(query)
-    for i, n in itertools.product(range(LENGTH), range(HEADS)):
-        seen = range(i + 1) if causal else range(LENGTH)
-        pairs = [score.oracle(w, query[i, n], key[j, n], At(i, j, n, HEADS, 0, 1)) for j in seen]
-        weights = _weights_by_hand(score.normaliser, np.asarray(pairs, float), np.ones(len(pairs), bool))
-        out[i, n] = weights @ value[: len(pairs), n]
-    return out
-
-
-def _states_by_hand(score, w, query, key, value, causal):
-    """`(T, N, H)`; without causality, each query reads what all keys have written."""
-    out, source = np.zeros_like(query), key.reshape(LENGTH, -1)
-    for n, i in itertools.product(range(HEADS), range(LENGTH)):
-        state = jax.tree.map(np.asarray, score.begin(WIDTH, WIDTH))
-        for j in range(i + 1 if causal else LENGTH):
-            state, out[i, n] = score.oracle(w, n, state, source[j], key[j, n], value[j, n], query[i, n])
-    return out
 
 
 def test_forgetting_attention_adds_the_gates_between():
@@ -295,7 +260,7 @@ def test_forgetting_attention_adds_the_gates_between():
 
     (_, out), gradients = jax.jit(jax.value_and_grad(by_hand, argnums=(0, 1, 2, 3), has_aux=True))(w, *arrays)
     for implementation in ("reference", "chunked"):
-        found = outcome("forgetting", implementation, arrays, w, mask, direction=direction)
+        found = CASES["forgetting"].outcome(implementation, arrays, w, mask, direction=direction)
         chex.assert_trees_all_close(found, (out, gradients), rtol=0, atol=1e-10)
 
 

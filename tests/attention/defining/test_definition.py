@@ -10,12 +10,12 @@ import pytest
 
 import attention
 from attention import Mask, UsageError, per_head, shared
+from attention.check.subject import HEADS, LENGTH, WIDTH, inputs
 from attention.defining.definition import check_definition, reads_source
 from attention.parameters import Parameter
 from attention.recurrences.recurrence import Recurrence
 from attention.score import Score
 from models.mechanisms import MECHANISMS
-from tests.attention.cases import HEADS, LENGTH, WIDTH, inputs
 
 ONES = jax.nn.initializers.ones
 frozen = dataclasses.dataclass(frozen=True)
