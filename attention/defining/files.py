@@ -53,9 +53,10 @@ def load(name: str) -> Any:
 def _place(place: str) -> Path:
     """Finds the allowed file: of that path, or of that name where a run was made elsewhere."""
     path, allowed = Path(place).absolute(), list(map(Path, _allowed()))
-    if path in allowed:
+    named = [file for file in allowed if file.name == path.name and file.is_file()]
+    if path in named or (path in allowed and not named):
         return path
-    if named := [file for file in allowed if file.name == path.name]:
+    if named:
         return named[-1]
     raise UsageError(
         f"{place} is code, which runs only if you name it: add --code={place} to the command, or in Python call "
