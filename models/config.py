@@ -44,6 +44,10 @@ class ModelConfig(Checked):
         """Reads the user's files that its mechanisms come from, by the file's name."""
         return files.texts(name for spec in self.attentions().values() for name in specs.of_files(spec))
 
+    def remarks(self) -> list[str]:
+        """Writes lines about what its fields mean together, to print before the first step."""
+        return []
+
     def split_by_tensor(self) -> dict[str, int]:
         """Lists the sizes that the mesh axis `tensor` splits, by field name."""
         return {}

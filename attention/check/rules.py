@@ -250,7 +250,9 @@ OF_A_FORM: tuple[Callable[[Subject, str], None], ...] = (
 def why_not(rule: Callable[..., None], case: Subject, name: str = "") -> str:
     """Says why a rule does not concern a case, or its implementation of that name; '' where it does."""
     if rule is is_what_its_oracle_says:
-        return "" if case.score and case.score.oracle else "it has no oracle: no NumPy form of its equation"
+        around = any(getattr(case.score, part, 0) for part in ("conv", "gate", "skip"))  # which no oracle has
+        has = case.score and case.score.oracle and not around
+        return "" if has else "it has no oracle: no NumPy form of its equation"
     if rule in (gives_the_weights_that_it_uses, gives_causal_weights) and name in ("chunked", "pallas"):
         return "it gives no weights"
     if rule in (gives_the_weights_that_it_uses, gives_causal_weights, drops_weights) and not case.weighted:

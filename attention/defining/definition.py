@@ -7,12 +7,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention.errors import UnsupportedError, UsageError, brief, unknown
 from attention.forms import At, Tokens
 from attention.parameters import Parameter, Params, Sizes
 from attention.recurrences.recurrence import Recurrence
 from attention.score import Mixer, Score
+from attention.scores.rotary import Rotary
 
 SIZES = Sizes(model=32, heads=4, head=8, length=6)
 Shapes = dict[str, jax.ShapeDtypeStruct]
@@ -80,6 +82,42 @@ def reads_source(mixer: Mixer) -> bool:
     except UsageError:  # of these sizes
         return False
     return any(program.invars[-1] in equation.invars for equation in program.eqns)
+
+
+@functools.lru_cache(maxsize=256)
+def knows_absolute_positions(mixer: Mixer) -> bool:
+    """Tells whether rotary positions make the output depend on where a sequence starts, which those of q·k do not.
+
+    The turn cancels where queries and keys meet in products q·k, or in distances ‖q − k‖, alone.
+    """
+    if not isinstance(mixer, Recurrence) and type(mixer).attend is not Score.attend:
+        return False  # it calls other scores
+    draw = np.random.default_rng(0).standard_normal
+    query, key = jnp.asarray(draw((2, _TOKENS, SIZES.heads, SIZES.head)), jnp.float32)
+    source = jnp.asarray(draw((_TOKENS, SIZES.model)), jnp.float32)
+    params = {name: jnp.asarray(draw(p.shape), jnp.float32) for name, p in mixer.arrays(SIZES).items()}
+    over = {name: len(p.over) for name, p in mixer.parameters(SIZES).items()}
+    own = {name: x[(0,) * over[name]] for name, x in params.items() if name in over}
+
+    @jax.jit
+    def compared(first: jax.Array) -> jax.Array:
+        at = Tokens(first, source, Rotary())
+        read = jax.tree.map(lambda x: x[2, 0], mixer.prepare_query(params, query, at))
+        keys = mixer.prepare_key(params, key, at)
+        stored = [jax.tree.map(lambda x, token=token: x[token, 0], keys) for token in (0, 1)]
+        if isinstance(mixer, Score):
+            return mixer.pair(own, read, stored[1], At(*map(jnp.int32, (2, 1, 0)), SIZES.heads, 0, 1))
+        state = mixer.begin(SIZES.head, SIZES.head)
+        for token, value in zip(stored, jnp.eye(2, SIZES.head), strict=True):
+            written, gates = token if isinstance(token, tuple) else (token, None)
+            state = mixer.write(own, state, written, value, gates)
+        return mixer.read(own, state, read)
+
+    try:
+        near, far = compared(0), compared(5)
+    except UsageError:  # it is not for these sizes
+        return False
+    return bool(jnp.abs(near - far).max() > 1e-3 * jnp.abs(near).max())
 
 
 def _arrays(mixer: Mixer) -> Shapes:

@@ -154,7 +154,8 @@ class Task:
     def remarks(self) -> list[str]:
         """Writes lines about the data to print before the first step."""
         slices = splits.remarks(self._data, {part: examples.split.split for part, examples in self.sources.items()})
-        return [*slices, *([f"Classes: {listed(self.class_names, 10)}"] if self.class_names else [])]
+        classes = [f"Classes: {listed(self.class_names, 10)}"] if self.class_names else []
+        return [*slices, *classes, *self.model.config.remarks()]
 
     @property
     def class_names(self) -> tuple[str, ...]:
