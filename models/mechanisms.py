@@ -1,7 +1,8 @@
 """Attention mechanisms by name: each combines projections, a score with its normaliser, and an alignment.
 
 A spec string names a mechanism in a config: `super`, `neural(dim=16)`, `neural(query='mlp', align=True)`. `|`
-separates layers, and the last item repeats: `neural|dot_product` is Neural Attention in the first layer only.
+separates layers, and the last item repeats: `neural|dot_product` is Neural Attention in the first layer only. Counts
+and cycles write hybrids: `kimi_delta*3|dot_product`, `cycle(kimi_delta*3|dot_product)`; see `attention.specs`.
 `my.py:Mine` is a score, a recurrence or a row of a file of yours; see `attention.defining.files`.
 
     python -m train.mechanisms --width=256 --heads=8 --length=257
@@ -264,7 +265,7 @@ def register(row: Mechanism) -> None:
         raise UsageError(f"What is registered must be a Mechanism, not {row!r}; write Mechanism('name', 'source').")
     if row.name in BUILT_IN:
         raise UsageError(f"There is an attention mechanism {row.name!r} already; choose another name.")
-    if not row.name.isidentifier() or keyword.iskeyword(row.name):
+    if not row.name.isidentifier() or keyword.iskeyword(row.name) or row.name == specs.CYCLE:
         raise UsageError(f"{row.name!r} cannot stand in a spec string; choose a name such as 'my_attention'.")
     check_definition(row.score)
     MECHANISMS[row.name] = row
@@ -274,7 +275,7 @@ def resolve(spec: str, depth: int) -> tuple[Mechanism, ...]:
     """Reads the mechanism of each of `depth` layers of a spec string, such as `super` or `super|dot_product`.
 
     Raises:
-      UsageError: a name or option is unknown, or there are more items than layers.
+      UsageError: a name or option is unknown, there are more items than layers, or a cycle does not fit them.
     """
     if not spec.strip():
         raise UsageError(f"An attention mechanism is needed; choose from {', '.join(MECHANISMS)}.")

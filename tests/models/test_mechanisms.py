@@ -251,6 +251,15 @@ def test_one_mechanism_a_layer_and_the_last_repeats():
     assert names == ["super", "efficient", "dot_product", "dot_product", "dot_product"]
 
 
+def test_every_fourth_layer_of_a_hybrid():
+    rows = resolve("cycle(kimi_delta(conv=4)*3|dot_product)", 8)
+    assert rows == resolve("|".join(["kimi_delta(conv=4)|kimi_delta(conv=4)|kimi_delta(conv=4)|dot_product"] * 2), 8)
+    with pytest.raises(UsageError, match="does not fit 6 layers; 4 or 8 would do"):
+        resolve("cycle(kimi_delta*3|dot_product)", 6)
+    with pytest.raises(UsageError, match="Unknown attention mechanism 'kimi'"):
+        resolve("cycle(kimi*3|dot_product)", 8)
+
+
 @pytest.fixture
 def own_rows():
     """The table is afterwards what it was before."""
@@ -285,6 +294,7 @@ def test_a_registered_row_is_as_good_as_any_other():
         (Mechanism("bilinear", "mine"), "There is an attention mechanism 'bilinear' already"),
         (Mechanism("my-own", "mine"), "'my-own' cannot stand in a spec string"),
         (Mechanism("lambda", "mine"), "'lambda' cannot stand in a spec string"),
+        (Mechanism("cycle", "mine"), "'cycle' cannot stand in a spec string"),
         (Gaussian(), r"must be a Mechanism, not Gaussian\(normaliser='softmax', sigma=1.0"),
     ],
 )
@@ -385,5 +395,5 @@ def test_a_pair_has_one_number():
 
 def test_the_hybrid_that_the_page_recommends_has_a_dot_product_in_every_fourth_of_eight_layers():
     page = (ROOT / "docs/mechanisms.md").read_text(encoding="utf-8")
-    (spec,) = re.findall(r"`(kimi_delta\|[^`]+)`", page)
+    (spec,) = re.findall(r"`(cycle\(kimi_delta[^`]+)` makes every fourth layer a dot product, at any", page)
     assert [layer.name for layer in resolve(spec, 8)] == [*["kimi_delta"] * 3, "dot_product"] * 2
