@@ -39,7 +39,7 @@ from attention.scores.pairwise import Additive, Neural
 from attention.scores.positional import FactorisedPositional, Positional
 from attention.scores.relative import Relative
 from attention.scores.soft_cap import SoftCap
-from attention.types import Checked, Names, Size
+from attention.types import Checked, Names, Sentinel, Size
 
 # Projections of x (…, D) to heads (…, N, H). `mlp` is W2 ReLU(LN(W1 x + b1)) + b2 with 2D hidden units (Zhang).
 ANY = ("linear", "identity", "mlp", "mlp_without_norm", "mlp_without_relu")
@@ -49,8 +49,10 @@ PROJECTIONS = {
     "value": (*ANY, "tied"),
     "out": ANY,
 }
-OPTIONS = ("kv_heads", "latent", "latent_norm", "query_latent", "rotary", "window")  # of rows, 0 or False for none
+# Options of rows, which are off by 0, False or ''.
+OPTIONS = ("kv_heads", "latent", "latent_norm", "query_latent", "rotary", "window", "output_gate")
 OF_ROWS = ("align", *OPTIONS)  # what spec strings may say of a row beside projections and the score's options
+OUTPUT_GATES = ("elementwise", "head")
 PROJECTED = {"kv_heads": ("key", "value"), "latent": ("key", "value"), "query_latent": ("query",), "rotary": ("query",)}
 
 
@@ -94,6 +96,9 @@ class Mechanism(Checked):
       rotary: How many numbers of each query turn with its position, and of one further key that all heads share and a
         cache holds beside the latent (eq. 14 to 18); the rest does not turn. 0 means none.
       window: A query sees only keys less than this many positions away; 0 means no limit.
+      output_gate: What the heads' outputs are multiplied by before the projection `out`: σ(W x + b) of the query's
+        token x, a number for each head and column (`elementwise`) or for each `head` (Qiu et al. 2025, 2505.06708, G1);
+        '' means nothing.
     """
 
     name: str
@@ -110,6 +115,7 @@ class Mechanism(Checked):
     query_latent: Size = 0
     rotary: Size = 0
     window: Size = 0
+    output_gate: Annotated[str, Names(OUTPUT_GATES), Sentinel("", "none")] = ""
 
     def __post_init__(self):
         check_kind(self.score)
@@ -148,6 +154,10 @@ class Mechanism(Checked):
     def cross(self) -> bool:
         """Whether it supports cross-attention, where positions of queries and keys cannot be compared."""
         return self.score.traits.cross and not (self.window or self.rotary)
+
+    def gates(self, head: int) -> int:
+        """Counts the numbers of a head's output gate, for heads of width H."""
+        return {"": 0, "head": 1, "elementwise": head}[self.output_gate]
 
     def _check_decoupled(self) -> None:
         """Raises UsageError unless a part of queries and keys can turn beside the rest."""
@@ -192,6 +202,8 @@ class Mechanism(Checked):
         pieces = (self.query, length, of_query, of_queries), *pieces, (self.out, length, head * heads, width)
         for kind, tokens, inputs, outputs in pieces:
             cost += _projection_cost(kind, tokens, inputs, outputs)
+        if gates := heads * self.gates(head):
+            cost += operations.linear(length, width, gates) + Cost(pointwise=length * (gates + heads * head))
         return cost + operations.align(keys, heads, head) * (self.align is not None)
 
 
@@ -228,6 +240,7 @@ MECHANISMS = {
         Mechanism("gaussian", "Sanger eq. 14", value="tied", score=Gaussian()),
         Mechanism("positional", "Wikipedia", "none", "none", score=Positional()),
         Mechanism("positional_factorised", "Wikipedia", "none", "none", score=FactorisedPositional()),
+        Mechanism("gated", "Qiu et al. 2025, G1", output_gate="elementwise"),
         Mechanism("sigmoid", "Ramapuram et al. 2024", score=DotProduct(normaliser="sigmoid")),
         Mechanism("sink", "GPT-OSS (arXiv:2508.10925)", score=DotProduct(normaliser="sink(learned=True)")),
         Mechanism("hard", "Xu et al. 2015; Wikipedia", score=DotProduct(normaliser="hard")),

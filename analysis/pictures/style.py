@@ -60,6 +60,7 @@ MECHANISMS = {
     "alibi": (PURPLE, "D"),
     "relative": (BLACK, "D"),
     "forgetting": (ORANGE, "P"),
+    "gated": (RED, "P"),
     "stick_breaking": (GREEN, "P"),
     "moba": (BLACK, "P"),
     "native_sparse": (BLUE, "P"),

@@ -58,6 +58,8 @@ VARIANTS = (
     "gated_delta(latent=3)",
     "dot_product(latent=3, latent_norm=True, query_latent=5, rotary=2)",
     "neural(latent=3, rotary=2)",
+    "super(output_gate='head')",
+    "gated_delta(output_gate='elementwise')",
     "alibi(learned=True, normaliser='sink')",
     "moba(normaliser='blocks(size=2, top=2)', kv_heads=1)",
     "native_sparse(size=2, top=2, near=3, kv_heads=1)",
