@@ -29,8 +29,8 @@ from attention.recurrences.selective import KimiDelta, StateSpace
 from attention.score import Mixer, Score
 from attention.scores.alibi import Alibi
 from attention.scores.cosine import Cosine
-from attention.scores.differential import Differential
-from attention.scores.dot import DotProduct
+from attention.scores.differential import Differential, DifferentialV2
+from attention.scores.dot import DotProduct, ScalableSoftmax
 from attention.scores.forgetting import Forgetting
 from attention.scores.gaussian import Gaussian
 from attention.scores.luong import Bilinear
@@ -38,7 +38,7 @@ from attention.scores.native_sparse import NativeSparse
 from attention.scores.pairwise import Additive, Neural
 from attention.scores.positional import FactorisedPositional, Positional
 from attention.scores.relative import Relative
-from attention.scores.soft_cap import SoftCap
+from attention.scores.soft_cap import Power, SoftCap
 from attention.types import Checked, Names, Sentinel, Size
 
 # Projections of x (…, D) to heads (…, N, H). `mlp` is W2 ReLU(LN(W1 x + b1)) + b2 with 2D hidden units (Zhang).
@@ -243,6 +243,9 @@ MECHANISMS = {
         Mechanism("gated", "Qiu et al. 2025, G1", output_gate="elementwise"),
         Mechanism("sigmoid", "Ramapuram et al. 2024", score=DotProduct(normaliser="sigmoid")),
         Mechanism("sink", "GPT-OSS (arXiv:2508.10925)", score=DotProduct(normaliser="sink(learned=True)")),
+        Mechanism("softpick", "Zuhri et al. 2025", score=DotProduct(normaliser="softpick")),
+        Mechanism("scalable_softmax", "Nakanishi 2025", score=ScalableSoftmax()),
+        Mechanism("power", "Gelada et al. 2025", score=Power()),
         Mechanism("hard", "Xu et al. 2015; Wikipedia", score=DotProduct(normaliser="hard")),
         Mechanism("soft_cap", "Gemma 2 (arXiv:2408.00118)", score=SoftCap()),
         Mechanism("cosine", "Liu et al. 2022, eq. 2", score=Cosine()),
@@ -253,6 +256,7 @@ MECHANISMS = {
         Mechanism("native_sparse", "Yuan et al. 2025, section 3", score=NativeSparse()),
         Mechanism("relative", "Raffel et al. 2020, section 2.1", score=Relative()),
         Mechanism("differential", "Ye et al. 2024, eq. 1 to 3", score=Differential()),
+        Mechanism("differential_v2", "Microsoft 2026, published code", score=DifferentialV2()),
         Mechanism("linear", "Katharopoulos et al. 2020; Wikipedia", score=LinearAttention()),
         Mechanism("delta", "Schlag et al. 2021; Wikipedia", score=Delta()),
         Mechanism("retention", "Sun et al. 2023, eq. 6", score=Retention()),

@@ -127,7 +127,7 @@ def _gate(path: str, flat: Flat) -> dict[str, jax.Array]:
 
 def _bilinear(path: str, ours: Mechanism, were: Mechanism, flat: Flat) -> dict[str, jax.Array]:
     """Makes W_a = I · scale of a bilinear score in the place of dot products, else {}."""
-    plain = isinstance(were.score, DotProduct) and not (were.score.dim or were.score.qk_norm)
+    plain = type(were.score) is DotProduct and not (were.score.dim or were.score.qk_norm)
     if not (isinstance(ours.score, Bilinear) and plain):
         return {}
     name = f"{path}/score/kernel"

@@ -14,7 +14,7 @@ import pytest
 import attention
 from attention import Mask, UsageError
 from attention.score import Score
-from attention.scores.differential import Differential
+from attention.scores.differential import Differential, DifferentialV2
 from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import MECHANISMS, resolve
 from tests.models.small import apply, in_parts
@@ -180,7 +180,7 @@ def _drops_out(spec, name):
 
 def _is_linear_in_key(score):
     """Whether adding one vector to all keys adds one number to a row, which its normaliser forgives."""
-    if isinstance(score, Differential):
+    if isinstance(score, Differential | DifferentialV2):
         return True
     if not (isinstance(score, Score) and score.traits.reads_key and score.weighing.shift_invariant):
         return False
