@@ -214,14 +214,11 @@ class Softpick(Softmax):
 
     def add(self, state: State, scores: jax.Array, first: bool) -> tuple[State, jax.Array | None, jax.Array]:
         """Updates the highest score and the sum of sizes, and computes what is rectified relative to that score."""
-        before, total = state
-        highest = jax.lax.stop_gradient(jnp.maximum(scores.max(-1, keepdims=True), before))
+        highest = jax.lax.stop_gradient(jnp.maximum(scores.max(-1, keepdims=True), state[0]))
         lifted = jnp.exp(scores - highest) - jnp.exp(-highest)
-        size = jnp.abs(lifted).sum(-1, keepdims=True)
-        if first:
-            return (highest, size), None, jax.nn.relu(lifted)
-        shrink = jnp.exp(before - highest)
-        return (highest, total * shrink + size), shrink, jax.nn.relu(lifted)
+        shrink = jnp.exp(state[0] - highest)
+        total = state[1] * shrink + jnp.abs(lifted).sum(-1, keepdims=True)
+        return (highest, total), None if first else shrink, jax.nn.relu(lifted)
 
     def finish(self, state: State) -> tuple[jax.Array, jax.Array]:
         """Gives the sum with ε, and its logarithm."""
