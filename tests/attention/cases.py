@@ -14,7 +14,7 @@ from attention.recurrences.gated import GatedDelta, GatedLinear
 from attention.recurrences.linear import Delta, LinearAttention
 from attention.recurrences.selective import StateSpace
 from attention.scores.alibi import Alibi
-from attention.scores.differential import Differential, DifferentialV2
+from attention.scores.differential import Differential
 from attention.scores.dot import DotProduct, ScalableSoftmax
 from attention.scores.forgetting import Forgetting
 from attention.scores.gaussian import Gaussian

@@ -296,7 +296,7 @@ def test_the_scalable_softmax_sharpens_with_the_number_of_keys(causal):
 
     (_, out), gradients = jax.jit(jax.value_and_grad(by_hand, argnums=(0, 1, 2, 3), has_aux=True))(w, *arrays)
     for implementation in ("reference", "xla", "chunked"):
-        found = outcome("scalable_softmax", implementation, arrays, w, mask, direction=direction)
+        found = CASES["scalable_softmax"].outcome(implementation, arrays, w, mask, direction=direction)
         chex.assert_trees_all_close(found, (out, gradients), rtol=0, atol=1e-10)
 
 

@@ -79,6 +79,11 @@ def test_what_does_not_fit_the_depth(text, message):
         specs.one_each(text, str, "layer", 8)
 
 
+def test_names_of_files_have_counts_and_cycles():
+    found = specs.one_each("my.py:Mine(x=1)*2|cycle(b|lib/my.py:Other)", str, "layer", 4)
+    assert found == ("my.py:Mine(x=1)", "my.py:Mine(x=1)", "b", "lib/my.py:Other")
+
+
 def test_only_layers_have_cycles():
     with pytest.raises(UsageError, match=r"'a\|cycle\(b\)' has a cycle, but no layers to repeat in; write a count"):
         parse("a|cycle(b)")
