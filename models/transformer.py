@@ -104,12 +104,12 @@ class TransformerConfig(ModelConfig):
     def _read_layers(self) -> None:
         """Sets what each layer is given; raises UsageError where an item is unknown, or items are more than layers."""
         deepest = max(getattr(self, depth) for depth in self.STACKS.values())
-        implementations = [item.strip() for item in self.implementation.split("|")]
+        implementations = specs.texts(self.implementation, "layer", deepest)
         for item in implementations:
             parse_implementation(item, "model.implementation")
         vars(self).update(
             mechanisms={spec: resolve(getattr(self, spec), getattr(self, size)) for spec, size in self.STACKS.items()},
-            implementations=specs.spread(implementations, self.implementation, "layer", deepest),
+            implementations=implementations,
             rotaries=rotary_layers(self.positions, deepest),
         )
 

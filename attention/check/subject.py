@@ -117,20 +117,24 @@ def subject_of(score: Mixer, **options: Any) -> Subject:
 
     recurrent, pairs = isinstance(score, Recurrence), type(score).attend is Score.attend
     normaliser, traits, placed = score.normaliser.partition("(")[0], score.traits, tells_positions(score)
-    ordered = recurrent or traits.causal or placed or normaliser in ("stick_breaking", "blocks")
-    alone = traits.one_sequence if recurrent else traits.causal or placed
+    alone = traits.one_sequence or (not recurrent and (traits.causal or placed))
+    ordered = recurrent or alone or normaliser in ("stick_breaking", "blocks")
+    expected = {
+        "normalised": pairs and normaliser in ("softmax", "sum", "hard", "blocks"),
+        "weighs": pairs or recurrent,
+        "positive": recurrent or (pairs and normaliser not in ("relu_squared", "softpick", "none", "hard", "blocks")),
+        "unordered": not ordered,
+        "equivariant": not alone,
+    }
     return Subject(
         call,
         shapes,
         tuple(name for name in score.implementations if name in ("xla", "chunked")),
         masks=frozenset(BY_POSITION) if recurrent else EVERY_MASK,
-        normalised=pairs and normaliser in ("softmax", "sum", "hard", "blocks"),
         weighted=not recurrent,
-        weighs=pairs or recurrent,
-        positive=recurrent or (pairs and normaliser not in ("relu_squared", "none", "hard", "blocks")),
         needs_causal=traits.causal,
         score=score,
-        **{"unordered": not ordered, "equivariant": not alone} | options,
+        **expected | options,
     )
 
 

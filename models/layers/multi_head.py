@@ -65,7 +65,7 @@ class MultiHeadAttention(AttentionPieces):
             else:
                 key, value = self._of_source(pieces, source, mask, x.shape[1])
             heads = self._attend(self.mechanism.score, pieces.score, query, key, value, mask, train)
-        out = pieces.out(heads)
+        out = pieces.out(pieces.gate(heads, x))
         return out if cache is None else (out, cache.advance(x.shape[1]))
 
     def prepare(

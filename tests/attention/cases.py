@@ -15,7 +15,7 @@ from attention.recurrences.linear import Delta, LinearAttention
 from attention.recurrences.selective import StateSpace
 from attention.scores.alibi import Alibi
 from attention.scores.differential import Differential
-from attention.scores.dot import DotProduct
+from attention.scores.dot import DotProduct, ScalableSoftmax
 from attention.scores.forgetting import Forgetting
 from attention.scores.gaussian import Gaussian
 from attention.scores.luong import Bilinear
@@ -23,7 +23,7 @@ from attention.scores.native_sparse import NativeSparse
 from attention.scores.pairwise import Additive, Neural
 from attention.scores.positional import FactorisedPositional, Positional
 from attention.scores.relative import Relative
-from attention.scores.soft_cap import SoftCap
+from attention.scores.soft_cap import Power, SoftCap
 from models.mechanisms import MECHANISMS
 
 
@@ -145,6 +145,9 @@ CASES = {
     "sink learned": subject_of(DotProduct(normaliser="sink(learned=True)")),
     "relu_squared": subject_of(DotProduct(normaliser="relu_squared")),
     "none": subject_of(DotProduct(normaliser="none")),
+    "scalable_softmax": subject_of(ScalableSoftmax(), normalised=True, weighs=True, positive=True),
+    "softpick": subject_of(DotProduct(normaliser="softpick")),
+    "power 4": subject_of(Power(4)),
     "sum": subject_of(Gaussian(2.0, normaliser="sum")),
     "hard": subject_of(DotProduct(normaliser="hard")),
     "neural sigmoid": subject_of(Neural(per_head=True, dim=3, normaliser="sigmoid")),

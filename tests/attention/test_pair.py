@@ -18,8 +18,8 @@ from attention.normaliser import NORMALISERS, normaliser_of
 from attention.parameters import Parameter, Sizes
 from attention.recurrences.linear import Delta, LinearAttention
 from attention.score import Score
-from attention.scores.differential import Differential
-from attention.scores.dot import DotProduct
+from attention.scores.differential import Differential, DifferentialV2
+from attention.scores.dot import DotProduct, ScalableSoftmax
 from attention.scores.forgetting import Forgetting
 from attention.scores.native_sparse import NativeSparse
 from attention.scores.pairwise import Neural
@@ -178,6 +178,7 @@ def _weights_by_hand(name, scores, allowed):
         "sink": lambda: scipy.special.softmax([*s, 0.0])[:-1],
         "sink(learned=True)": lambda: scipy.special.softmax([*s, 0.4])[:-1],
         "sigmoid": lambda: scipy.special.expit(s - np.log(count)),
+        "softpick": lambda: np.maximum(np.exp(s) - 1, 0) / (np.abs(np.exp(s) - 1).sum() + 1e-8 * np.exp(s.max())),
         "relu_squared": lambda: np.maximum(s, 0) ** 2 / count,
         "sum": lambda: s / s.sum(),
         "none": lambda: s,
@@ -233,7 +234,8 @@ def test_sampled_keys_are_drawn_from_the_softmax():
     assert np.abs(weights.mean(0) - soft).max() < 5 * 0.5 / np.sqrt(4000)
 
 
-ELSEWHERE = (DotProduct, Forgetting, NativeSparse, Differential, LinearAttention, Delta)  # with tests of their own
+ELSEWHERE = (DotProduct, ScalableSoftmax, Forgetting, NativeSparse, Differential, DifferentialV2)  # with tests of
+ELSEWHERE += (LinearAttention, Delta)  # their own
 
 
 @pytest.mark.parametrize("row", MECHANISMS)
@@ -272,6 +274,32 @@ def test_forgetting_attention_takes_the_normalisers_that_drop_what_a_row_shares(
         Forgetting(normaliser="sigmoid")
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_scalable_softmax_sharpens_with_the_number_of_keys(causal):
+    """z ↦ softmax(s log(n) z) of the n allowed keys (Nakanishi 2025), with its gradients."""
+    arrays, w, mask = (
+        inputs(),
+        CASES["scalable_softmax"].weights(),
+        Mask(causal=causal, key_lengths=jnp.array([4, LENGTH])),
+    )
+    direction = jax.random.normal(jax.random.key(11), arrays[2].shape, jnp.float64)
+
+    def by_hand(w, query, key, value):
+        out = []
+        for b, i in itertools.product(range(2), range(LENGTH)):
+            n = min(i + 1 if causal else LENGTH, (4, LENGTH)[b])
+            z = jnp.einsum("nh,snh->ns", query[b, i], key[b, :n]) * ROOT
+            weights = jax.nn.softmax(w["length_scale"][:, None] * np.log(n) * z, -1)
+            out.append(jnp.einsum("ns,snh->nh", weights, value[b, :n]))
+        out = jnp.stack(out).reshape(value.shape)
+        return jnp.sum(out * direction), out
+
+    (_, out), gradients = jax.jit(jax.value_and_grad(by_hand, argnums=(0, 1, 2, 3), has_aux=True))(w, *arrays)
+    for implementation in ("reference", "xla", "chunked"):
+        found = CASES["scalable_softmax"].outcome(implementation, arrays, w, mask, direction=direction)
+        chex.assert_trees_all_close(found, (out, gradients), rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize(("given", "initial"), [(0, 0.8 - 0.6 * np.exp(-0.6)), more(0.3, 0.3)])
 def test_differential_attention_is_the_difference_of_two(given, initial):
     """In the third layer."""
@@ -287,6 +315,22 @@ def test_differential_attention_is_the_difference_of_two(given, initial):
     expected = (1 - initial) * out / np.sqrt((out**2).mean(-1, keepdims=True) + 1e-5) * w["scale"][None, None, None]
     found = attention.attend(Differential(given), w, query, key, value, layer=2)
     chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-10)
+
+
+def test_the_second_differential_attention_is_that_of_the_published_code():
+    """Of 2N heads of queries, which attend in pairs to the same keys, every other is subtracted: `attn[:, :, 1::2]`."""
+    arrays = inputs()
+    query, key, value = map(np.asarray, arrays)
+    w = CASES["differential_v2"].weights()
+    x = key.reshape(2, LENGTH, -1)
+    queries = np.stack([query, np.einsum("btd,dnh->btnh", x, w["second_kernel"])], 3).reshape(2, LENGTH, -1, WIDTH)
+    keys, values = (np.repeat(part, 2, 2) for part in (key, value))
+    weights = scipy.special.softmax(np.einsum("btnh,bsnh->bnts", queries, keys) * ROOT, -1)
+    attn = np.einsum("bnts,bsnh->btnh", weights, values)
+    expected = attn[:, :, 0::2] - scipy.special.expit(x @ w["share_kernel"])[..., None] * attn[:, :, 1::2]
+    for implementation in ("reference", "xla", "chunked"):
+        out = CASES["differential_v2"].call(w, *arrays, implementation=implementation)
+        chex.assert_trees_all_close(out, expected, rtol=0, atol=1e-10)
 
 
 def test_buckets_are_those_of_t5():

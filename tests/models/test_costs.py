@@ -103,6 +103,7 @@ OPTIONS += (
     "super(per_head=True)",
     "linear(normalise=False)",
     "dot_product(latent=24, query_latent=40, rotary=8)",
+    "neural(output_gate='head')",
     "positional_factorised(per_head=False)",
 )
 LINEAR = dict.fromkeys(("linear", "linear(normalise=False)", "delta"), "reference")  # xla is all pairs at once

@@ -76,6 +76,7 @@ COUNTS = {
     "gaussian": 3 * LINEAR,
     "positional": 2 * LINEAR + N * L * L,
     "positional_factorised": 2 * LINEAR + 2 * N * L * 8,
+    "gated": 5 * LINEAR,
     "sigmoid": 4 * LINEAR,
     "sink": 4 * LINEAR + N,
     "hard": 4 * LINEAR,

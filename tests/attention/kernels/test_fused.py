@@ -183,7 +183,9 @@ def test_every_mask_it_takes_equals_xla(mask, x64):
     assert_equal("l1", mask=MASKS[mask], rate=0.3)
 
 
-@pytest.mark.parametrize("normaliser", ["sigmoid", "sink(learned=True)", more("relu_squared"), more("sink")])
+@pytest.mark.parametrize(
+    "normaliser", ["sigmoid", "sink(learned=True)", "softpick", more("relu_squared"), more("sink")]
+)
 def test_every_normaliser_in_tiles_equals_xla(normaliser, x64):
     assert_equal("alibi", mask=Mask(causal=True), normaliser=normaliser, rate=0.2)
 
