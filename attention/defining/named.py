@@ -72,6 +72,23 @@ def attend(mixer: Mixer | type[Mixer] | str, params: Params, query: Any, key: An
     return score.attend(made, params, query, key, value, **options)
 
 
+def advance(
+    mixer: Mixer | str, params: Params, query: Any, key: Any, value: Any, state: Any = None, **options: Any
+) -> tuple[jax.Array, Any]:
+    """Calls `attention.score.advance`, by which a recurrence goes on from a state, with it or a string that names it.
+
+    Args:
+      mixer: Such as `GatedDelta()` or `'gated_delta'`.
+      params: Its arrays by name, as `init` makes them.
+      query: Queries `(*B, T, N, H)` of the next tokens.
+      key: Keys `(*B, T, K, H)`.
+      value: Values `(*B, T, K, V)`.
+      state: The state after the tokens before, or None before the first.
+      **options: `source` and `mask`.
+    """
+    return score.advance(named(mixer) if isinstance(mixer, str) else mixer, params, query, key, value, state, **options)
+
+
 def init(
     mixer: Mixer | type[Mixer] | str, key: PRNGKeyArray, heads: int, head: int, *, length: int = 0, model: int = 0
 ) -> dict[str, jax.Array]:
