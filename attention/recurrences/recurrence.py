@@ -60,10 +60,12 @@ class Recurrence(Mixer):
     def writes(self, params: Params, query: jax.Array, key: Any, value: jax.Array) -> tuple[Any, ...]:
         """Gives what makes and reads a state W, of arrays `(*B, L, N, H)` that are at least in float32.
 
-        W ← W diag(α), then W ← W + β (v − W φ(k)) φ(k)ᵀ, or W ← W + v φ(k)ᵀ if β is None, and W φ(q) is read.
+        W ← W diag(α), then W ← W + β (v − W φ(k)) φ(k)ᵀ, or W ← W + v φ(k)ᵀ if β is None, and W φ(q) is read. A vector
+        e in the place of β says W ← W + (v − W e) φ(k)ᵀ. A token that writes n times has n keys, values, β and α.
 
         Returns:
-          φ(q), φ(k) and v, then β `(*B, S, N)` or None, and log α `(*B, S, N, 1 or H)` or None if nothing fades.
+          φ(q), φ(k) and v, then β `(*B, S, N)` or e `(*B, S, N, H)` or None, and log α `(*B, S, N, 1 or H)` or None if
+          nothing fades; all but φ(q) with n·S for S, token after token, if each writes n times.
         """
         raise NotImplementedError
 
@@ -114,7 +116,7 @@ class Recurrence(Mixer):
         if name == "reference" or "chunked" not in self.implementations:
             return self._scan_all(*inputs)
         writes, whole = self._writes(*inputs), name == "xla" or not stepwise
-        if whole and writes.decay is not None:
+        if whole and (writes.decay is not None or writes.key.shape[-2] > keys):
             return self._scan_all(*inputs)
         if name == "auto" and mask.causal and platform() == "cpu":
             return _unless_differentiated(self._scan_all, self._chunked)(*inputs)
@@ -124,8 +126,8 @@ class Recurrence(Mixer):
         return self.finish(in_chunks(self._writes(*inputs), inputs[-1].causal))
 
     def _writes(self, params: Params, query: Any, key: Any, value: Any, mask: Mask, first: Any = 0) -> Writes:
-        marks = Marks.of(mask, first, value.shape[-3])
-        return Writes.of(*self.writes(*jax.tree.map(precise, (params, query, key, value))), marks)
+        made, tokens = self.writes(*jax.tree.map(precise, (params, query, key, value))), value.shape[-3]
+        return Writes.of(*made, Marks.of(mask, first, tokens).repeated(made[1].shape[-3] // tokens))
 
     def weights(
         self, params: Params, query: Any, key: Any, value: Float[Array, "*B S K V"], mask: Mask

@@ -2,7 +2,8 @@
 
 With a strength β, u_j = β_j (v_j − W k_j) depends on all keys before; within a chunk that is a triangular system
 (Yang et al. 2024, "Parallelizing linear Transformers with the delta rule over sequence length"):
-(I + diag(β) tril(K Kᵀ, −1)) U = diag(β) (V − K Wᵀ).
+(I + diag(β) tril(K Kᵀ, −1)) U = diag(β) (V − K Wᵀ). Where what is erased is read at e_j in place of β_j k_j,
+u_j = v_j − W e_j and (I + tril(E Kᵀ, −1)) U = V − E Wᵀ. A token may write several times.
 
 A state that fades, W_j = W_{j−1} diag(α_j) + u_j k_jᵀ, weighs what key s wrote by exp(b_t − b_s) when it is read at t:
 b are the sums of log α within a chunk (Yang et al. 2023, "Gated linear attention"). All exponents are at most 0.
@@ -60,6 +61,15 @@ class Marks(NamedTuple):
         none = jnp.zeros((*self.starts.shape[:-1], before), int)
         return jnp.concatenate([none, jnp.cumsum(self.starts, -1)], -1)
 
+    def repeated(self, times: int) -> Marks:
+        """Says the same of tokens that each write several times, of which the first begins a segment."""
+        if times == 1:
+            return self
+        real, starts = (None if x is None else jnp.repeat(x, times, -1) for x in self)
+        if starts is not None:
+            starts &= lift(np.arange(starts.shape[-1]) % times == 0, starts.ndim)
+        return Marks(real, starts)
+
 
 class Writes(NamedTuple):
     """The arrays that write and read the state, by head and at least in float32.
@@ -68,7 +78,8 @@ class Writes(NamedTuple):
       query: Features that read, `(*B, N, T, H)`, or None if nothing is read.
       key: Features that write, `(*B, N, S, H)`; zero where nothing is written.
       value: `(*B, N, S, V)`.
-      strength: β, `(*B, N, S, 1)`, or None if values are written unchanged.
+      strength: β, `(*B, N, S, 1)`, or None.
+      erase: e, `(*B, N, S, H)`, in place of β φ(k), or None; if both are None, values are written unchanged.
       decay: log α, `(*B, N, S, 1)` or `(*B, N, S, H)`, before each key is written; None if nothing fades.
       starts: Whether a segment begins with the key, `(*B, 1, S, 1)`, or None without segments.
     """
@@ -77,13 +88,15 @@ class Writes(NamedTuple):
     key: jax.Array
     value: jax.Array
     strength: jax.Array | None
+    erase: jax.Array | None
     decay: jax.Array | None
     starts: jax.Array | None
 
     @classmethod
     def of(cls, query, key, value, strength, decay, marks: Marks) -> Writes:
         """Builds them from arrays in the layout of `jax.nn`; keys that are padding write nothing."""
-        writing = key, value, None if strength is None else strength[..., None], decay
+        number = strength is not None and strength.ndim < key.ndim
+        writing = key, value, *((strength[..., None], None) if number else (None, strength)), decay
         if marks.real is not None:
             writing = jax.tree.map(lambda x: jnp.where(marks.real[..., None, None], x, 0), writing)
         spread = spread_heads((query, *writing), query.shape[-2])
@@ -152,7 +165,7 @@ def in_chunks(writes: Writes, causal: bool) -> jax.Array:
     """Computes the output `(*B, T, N, V)` chunk by chunk; if causal, there must be as many queries as keys."""
     if causal:
         return from_state(writes, None)[0]
-    if writes.strength is None and writes.decay is None:
+    if writes.strength is None and writes.erase is None and writes.decay is None:
         after = jnp.einsum("...sv,...sh->...vh", writes.value, writes.key)
     else:
         _, after = _scan(writes._replace(query=None), None)
@@ -161,9 +174,14 @@ def in_chunks(writes: Writes, causal: bool) -> jax.Array:
 
 def from_state(writes: Writes, before: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Computes the causal output `(*B, T, N, V)` of tokens after a state `(*B, N, V, H)`, and the next state."""
+    keys, times = writes.key.shape[-2], writes.key.shape[-2] // writes.query.shape[-2]
+    if times > 1:  # a query reads after the last of its token
+        before_last = [(0, 0)] * (writes.query.ndim - 1) + [(times - 1, 0), (0, 0)]
+        query = jnp.pad(writes.query[..., None, :], before_last)
+        writes = writes._replace(query=query.reshape(*query.shape[:-3], keys, query.shape[-1]))
     out, after = _scan(writes, before)
     out = jnp.moveaxis(out, 0, -3)
-    out = out.reshape(*out.shape[:-3], -1, out.shape[-1])[..., : writes.key.shape[-2], :]
+    out = out.reshape(*out.shape[:-3], -1, out.shape[-1])[..., times - 1 : keys : times, :]
     return jnp.moveaxis(out, -3, -2), after
 
 
@@ -225,11 +243,13 @@ def _pairs_by_column(rows: jax.Array, columns: jax.Array, sums: jax.Array) -> ja
 
 def _written(writes: Writes, state: jax.Array | None, passage: Passage) -> jax.Array:
     """Computes u_j of each key, `(*B, N, S, V)`, given the state before them; None is an empty state."""
-    if writes.strength is None:
+    if writes.strength is None and writes.erase is None:
         return writes.value
-    known = 0.0 if state is None else jnp.einsum("...sh,...vh->...sv", passage.from_before(writes.key), state)
-    overlap = writes.strength * jnp.tril(passage.between(writes.key, writes.key), -1)
-    rest = writes.strength * (writes.value - known)
+    erase = writes.key if writes.erase is None else writes.erase
+    known = 0.0 if state is None else jnp.einsum("...sh,...vh->...sv", passage.from_before(erase), state)
+    overlap, rest = jnp.tril(passage.between(erase, writes.key), -1), writes.value - known
+    if writes.strength is not None:
+        overlap, rest = writes.strength * overlap, writes.strength * rest
     return _solved(overlap, rest)
 
 
