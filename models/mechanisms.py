@@ -248,7 +248,7 @@ MECHANISMS = {
         Mechanism("gated_delta", "Yang et al. 2024, eq. 10", score=GatedDelta()),
         Mechanism("state_space", "Dao & Gu 2024, section 7", score=StateSpace()),
         Mechanism("kimi_delta", "Kimi Linear (arXiv:2510.26692)", score=KimiDelta()),
-        Mechanism("gated_delta2", "Hatamizadeh et al. 2026 (arXiv:2605.22791)", score=GatedDelta2()),
+        Mechanism("gated_delta2", "Gated DeltaNet-2 (arXiv:2605.22791)", score=GatedDelta2()),
         Mechanism("delta_product", "Siems et al. 2025 (arXiv:2502.10297)", score=DeltaProduct()),
         Mechanism("rwkv7", "Peng et al. 2025 (arXiv:2503.14456)", score=RWKV7()),
     )
