@@ -11,9 +11,9 @@ from jax.nn import initializers
 
 import attention
 from attention import Mask, UsageError
+from attention.check.subject import HEADS, LENGTH, WIDTH, inputs
 from attention.parameters import Parameter, Sizes
 from attention.recurrences.recurrence import CHUNKED, Recurrence
-from tests.attention.cases import HEADS, LENGTH, WIDTH, inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Turning(Recurrence):
         return jnp.real(out)
 
 
+@dataclasses.dataclass(frozen=True)
 class TurningInChunks(Turning):
     traits = CHUNKED
 
@@ -90,16 +91,19 @@ def test_chunks_have_the_gradients_of_the_scan(x64):
     chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-9)
 
 
+@dataclasses.dataclass(frozen=True)
 class Counting(Turning):
     def begin(self, head, value):
         return jnp.zeros((value, head), jnp.int32)
 
 
+@dataclasses.dataclass(frozen=True)
 class Flat(Turning):
     def begin(self, head, value):
         return jnp.zeros((value, head))
 
 
+@dataclasses.dataclass(frozen=True)
 class Unread(Turning):
     def finish(self, out):
         return out

@@ -8,6 +8,7 @@ import pytest
 
 import attention
 from attention import Mask, UsageError
+from attention.check.subject import HEADS, LENGTH, WIDTH
 from attention.parameters import Sizes
 from attention.recurrences import state
 from attention.recurrences.gated import GatedDelta
@@ -15,7 +16,6 @@ from attention.recurrences.recurrence import Recurrence
 from attention.recurrences.selective import StateSpace
 from models.layers import MultiHeadAttention
 from models.mechanisms import MECHANISMS
-from tests.attention.cases import HEADS, LENGTH, WIDTH
 from tests.sizes import once
 
 MIXERS = {name: row.score for name, row in MECHANISMS.items() if isinstance(row.score, Recurrence)}

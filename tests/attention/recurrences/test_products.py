@@ -7,12 +7,12 @@ import pytest
 
 import attention
 from attention import Mask
+from attention.check.subject import HEADS, LENGTH, WIDTH, inputs
 from attention.parameters import Sizes
 from attention.recurrences.linear import Delta
 from attention.recurrences.product import DeltaProduct
 from attention.recurrences.rwkv import RWKV7
 from attention.recurrences.selective import GatedDelta2, KimiDelta
-from tests.attention.cases import HEADS, LENGTH, WIDTH, inputs
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]
 
