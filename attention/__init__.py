@@ -1,7 +1,7 @@
 """Attention mechanisms as pure functions of arrays, in the layout of `jax.nn.dot_product_attention`."""
 
 from attention.channel import align_values, cbam, channel_attention, spatial_attention, squeeze_excitation
-from attention.defining.named import attend, init
+from attention.defining.named import advance, attend, init
 from attention.defining.pair import pair, per_head, shared
 from attention.errors import UnsupportedError, UsageError
 from attention.mask import Mask
@@ -18,6 +18,7 @@ __all__ = [
     "UnsupportedError",
     "UsageError",
     "additive_attention",
+    "advance",
     "align_values",
     "attend",
     "cbam",

@@ -23,9 +23,11 @@ from attention.operations import Cost
 from attention.parameters import Sizes
 from attention.recurrences.gated import GatedDelta, GatedLinear
 from attention.recurrences.linear import Delta, LinearAttention
+from attention.recurrences.product import DeltaProduct
 from attention.recurrences.recurrence import Recurrence
 from attention.recurrences.retention import Retention
-from attention.recurrences.selective import KimiDelta, StateSpace
+from attention.recurrences.rwkv import RWKV7
+from attention.recurrences.selective import GatedDelta2, KimiDelta, StateSpace
 from attention.score import Mixer, Score
 from attention.scores.alibi import Alibi
 from attention.scores.cosine import Cosine
@@ -264,6 +266,9 @@ MECHANISMS = {
         Mechanism("gated_delta", "Yang et al. 2024, eq. 10", score=GatedDelta()),
         Mechanism("state_space", "Dao & Gu 2024, section 7", score=StateSpace()),
         Mechanism("kimi_delta", "Kimi Linear (arXiv:2510.26692)", score=KimiDelta()),
+        Mechanism("gated_delta2", "Gated DeltaNet-2 (arXiv:2605.22791)", score=GatedDelta2()),
+        Mechanism("delta_product", "Siems et al. 2025 (arXiv:2502.10297)", score=DeltaProduct()),
+        Mechanism("rwkv7", "Peng et al. 2025 (arXiv:2503.14456)", score=RWKV7()),
     )
 }
 ALIASES = {"bilinear": "luong_general"}

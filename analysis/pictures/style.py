@@ -74,6 +74,9 @@ MECHANISMS = {
     "gated_delta": (GREEN, "v"),
     "state_space": (SKY, "v"),
     "kimi_delta": (PURPLE, "v"),
+    "gated_delta2": (BLACK, "v"),
+    "delta_product": (SKY, "P"),
+    "rwkv7": (PURPLE, "P"),
 }
 
 # Ink, and what it is in an SVG on a dark page.

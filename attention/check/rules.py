@@ -12,7 +12,7 @@ import numpy as np
 from attention.check.subject import HEADS, LENGTH, SIZES, WIDTH, Arrays, Subject, causal_mask, dense_mask, inputs
 from attention.dropout import keep, seed_of
 from attention.forms import At, Tokens
-from attention.mask import Mask
+from attention.mask import BY_TOKEN, Mask
 from attention.options import Options
 from attention.recurrences.recurrence import Recurrence
 
@@ -37,9 +37,12 @@ def equals_the_reference_under_other_masks(case: Subject, name: str) -> None:
     if not case.needs_causal:
         fewer = inputs(5, LENGTH, 2 if case.grouped else HEADS)
         _compare(case, name, fewer, Mask(key_lengths=jnp.array([LENGTH - 2, LENGTH])))
+    segments = jnp.arange(2 * LENGTH).reshape(2, LENGTH) // 5
+    if case.masks == BY_TOKEN:
+        mask = Mask(causal=True, query_segments=segments, key_segments=segments)
+        _compare(case, name, inputs(), mask)
     if case.weighted:
         bias = jax.random.normal(jax.random.key(3), (1, HEADS, LENGTH, LENGTH))
-        segments = jnp.arange(2 * LENGTH).reshape(2, LENGTH) // 5
         dense = jax.random.bernoulli(jax.random.key(9), 0.7, (2, HEADS, LENGTH, LENGTH))
         mask = Mask(dense=dense, window=6, query_segments=segments, key_segments=segments)
         _compare(case, name, inputs(), mask, bias=bias, dropout_rate=0.3, dropout_key=jax.random.key(1))

@@ -12,7 +12,7 @@ from jax.dtypes import canonicalize_dtype
 
 from attention.defining.named import attend
 from attention.forms import At, Tokens
-from attention.mask import BY_POSITION, Mask
+from attention.mask import BY_TOKEN, Mask
 from attention.parameters import Sizes
 from attention.recurrences.recurrence import Recurrence
 from attention.score import Mixer, Score
@@ -130,7 +130,7 @@ def subject_of(score: Mixer, **options: Any) -> Subject:
         call,
         shapes,
         tuple(name for name in score.implementations if name in ("xla", "chunked")),
-        masks=frozenset(BY_POSITION) if recurrent else EVERY_MASK,
+        masks=frozenset(BY_TOKEN) if recurrent else EVERY_MASK,
         weighted=not recurrent,
         needs_causal=traits.causal,
         score=score,

@@ -63,13 +63,42 @@ def attend(mixer: Mixer | type[Mixer] | str, params: Params, query: Any, key: An
       value: Values `(*B, S, K, V)`.
       **options: `mask`, `bias`, `dropout_rate`, `dropout_key`, `return_weights`, `implementation` and `source`.
     """
+    made = _with_source(mixer, query, options)
+    return score.attend(made, params, query, key, value, **options)
+
+
+def advance(
+    mixer: Mixer | type[Mixer] | str,
+    params: Params,
+    query: Any,
+    key: Any,
+    value: Any,
+    state: Any = None,
+    **options: Any,
+) -> tuple[jax.Array, Any]:
+    """Calls `attention.score.advance`, by which a recurrence goes on from a state, with it or a string that names it.
+
+    Args:
+      mixer: Such as `GatedDelta()` or `'gated_delta'`.
+      params: Its arrays by name, as `init` makes them.
+      query: Queries `(*B, T, N, H)` of the next tokens.
+      key: Keys `(*B, T, K, H)`.
+      value: Values `(*B, T, K, V)`.
+      state: The state after the tokens before, or None before the first.
+      **options: `source` and `mask`.
+    """
+    return score.advance(_with_source(mixer, query, options), params, query, key, value, state, **options)
+
+
+def _with_source(mixer: Mixer | type[Mixer] | str, query: Any, options: dict[str, Any]) -> Mixer:
+    """Makes a mechanism; raises UsageError where it reads the layer's inputs and none are given."""
     made = mixer_of(mixer)
     if options.get("source") is None and reads_source(made):
         raise UsageError(
             f"{made.title} also reads the layer's inputs, from which its gates are projected; give them as source, an "
             f"array (*B, S, D) with D as model={query.shape[-1] * query.shape[-2]} in attention.init."
         )
-    return score.attend(made, params, query, key, value, **options)
+    return made
 
 
 def init(

@@ -1,6 +1,7 @@
 """Recurrences that forget by gates of the token: gated linear attention and the gated delta rule."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,20 +17,26 @@ from attention.recurrences.surrounded import Surrounded
 from attention.types import Count
 
 
-def low_rank_parameters(sizes: Sizes, rank: int, bias: float) -> dict[str, Parameter]:
+def projection(sizes: Sizes, *width: int) -> Parameter:
+    """Declares a projection of the layer's inputs to an array of this shape for each head."""
+    shape = (sizes.model, sizes.heads, *width)
+    return Parameter(shape, initializers.lecun_normal(in_axis=0, out_axis=tuple(range(1, len(shape)))))
+
+
+def low_rank_parameters(sizes: Sizes, rank: int, bias: float, part: str = "forget") -> dict[str, Parameter]:
     """Declares the arrays of `low_rank`, with the initial value of b."""
     width = sizes.heads, sizes.head
     return {
-        "forget_down_kernel": Parameter((sizes.model, rank), initializers.lecun_normal()),
-        "forget_up_kernel": Parameter((rank, *width), initializers.lecun_normal(in_axis=0, out_axis=(1, 2))),
-        "forget_bias": Parameter(width, initializers.constant(bias)),
+        f"{part}_down_kernel": Parameter((sizes.model, rank), initializers.lecun_normal()),
+        f"{part}_up_kernel": Parameter((rank, *width), initializers.lecun_normal(in_axis=0, out_axis=(1, 2))),
+        f"{part}_bias": Parameter(width, initializers.constant(bias)),
     }
 
 
-def low_rank(params: Params, source: jax.Array) -> jax.Array:
-    """Computes W₂ W₁ x + b, `(*B, S, N, H)`."""
-    logits = jnp.tensordot(source @ params["forget_down_kernel"], params["forget_up_kernel"], 1)
-    return logits + lift(params["forget_bias"], logits.ndim)
+def low_rank(params: Params, source: jax.Array, part: str = "forget", inner: Callable = lambda x: x) -> jax.Array:
+    """Computes W₂ f(W₁ x) + b, `(*B, S, N, H)`."""
+    logits = jnp.tensordot(inner(source @ params[f"{part}_down_kernel"]), params[f"{part}_up_kernel"], 1)
+    return logits + lift(params[f"{part}_bias"], logits.ndim)
 
 
 def forget_rates(key: Any, shape: tuple[int], dtype: Any) -> jax.Array:

@@ -157,7 +157,7 @@ class MultiHeadAttention(AttentionPieces):
             key, value = self._keys_and_values(pieces, slots, self._tokens(0, slots))
         if cache.state is None:
             return self._attend(score, pieces.score, query, key, value, mask, train), cache
-        heads, state = score.advance(pieces.score, query, key, value, cache.state, _from(mask, cache.length))
+        heads, state = score.advance(pieces.score, query, key, value, cache.state, mask)
         return heads, dataclasses.replace(cache, state=state)
 
     def _attend_latents(

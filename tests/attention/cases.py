@@ -9,7 +9,7 @@ import numpy as np
 
 import attention
 from attention.check.subject import HEADS, LENGTH, WIDTH, Subject, subject_of
-from attention.mask import BY_POSITION
+from attention.mask import BY_TOKEN
 from attention.recurrences.gated import GatedDelta, GatedLinear
 from attention.recurrences.linear import Delta, LinearAttention
 from attention.recurrences.selective import StateSpace
@@ -97,7 +97,7 @@ def location(w: dict[str, jax.Array], query: jax.Array, key: jax.Array, value: j
 def linear(**options: Any) -> Subject:
     return Subject(
         lambda w, *arrays, **o: attention.linear_attention(*arrays, **options, **o),
-        masks=frozenset(BY_POSITION),
+        masks=frozenset(BY_TOKEN),
         weighted=False,
     )
 
@@ -139,7 +139,7 @@ CASES = {
     "linear": linear(),
     "linear relu": linear(feature="relu"),
     "fast weights": linear(feature="identity", normalise=False),
-    "delta": Subject(delta, {"strength": (WIDTH,)}, masks=frozenset(BY_POSITION), weighted=False, unordered=False),
+    "delta": Subject(delta, {"strength": (WIDTH,)}, masks=frozenset(BY_TOKEN), weighted=False, unordered=False),
     "sigmoid": subject_of(DotProduct(normaliser="sigmoid")),
     "sink": subject_of(DotProduct(normaliser="sink")),
     "sink learned": subject_of(DotProduct(normaliser="sink(learned=True)")),

@@ -118,7 +118,7 @@ def test_what_it_cannot_do_is_one_sentence(name):
         return
     with pytest.raises(UnsupportedError, match="has no attention dropout: it keeps a running state"):
         case.run("auto", arrays, weights, dropout_rate=0.1, dropout_key=jax.random.key(0))
-    with pytest.raises(UsageError, match="honour a mask of kind window; it honours causal, key_lengths"):
+    with pytest.raises(UsageError, match="honour a mask of kind window; it honours causal, key_lengths, segments"):
         case.run("auto", arrays, weights, Mask(window=2))
 
 
