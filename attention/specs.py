@@ -21,7 +21,7 @@ from attention.types import valid_of
 
 T = TypeVar("T")
 _OF_FILE = re.compile(
-    r"(?<![^|(\s])[^\s|()'\",=*]+\.py:[A-Za-z_]\w*"
+    r"(?<![^|(\s=,])[^\s|()'\",=*]+\.py:[A-Za-z_]\w*"
 )  # `my.py:Mine`, a name that Python could not parse
 LENGTH = 20_000  # characters of a spec string or of a value; Python's own parser has no limit but the stack
 NUMBERS = 2**63  # whole numbers are smaller, by their sizes
@@ -70,7 +70,7 @@ def pattern(text: str) -> Pattern:
 
 
 def of_files(text: str) -> list[str]:
-    """Finds the names in a spec string that are of files, such as `my.py:Mine`."""
+    """Finds the names of files, such as `my.py:Mine`, in a spec string or in a word with spec strings."""
     return _OF_FILE.findall(text)
 
 

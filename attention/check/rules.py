@@ -260,6 +260,8 @@ def why_not(rule: Callable[..., None], case: Subject, name: str = "") -> str:
         around = any(getattr(case.score, part, 0) for part in ("conv", "gate", "skip"))  # which no oracle has
         has = case.score and case.score.oracle and not around
         return "" if has else "it has no oracle: no NumPy form of its equation"
+    if rule is decodes_as_it_trains and case.score is None:
+        return "it is a function, without a cache"
     if rule in (gives_the_weights_that_it_uses, gives_causal_weights) and name in ("chunked", "pallas"):
         return "it gives no weights"
     if rule in (gives_the_weights_that_it_uses, gives_causal_weights, drops_weights) and not case.weighted:

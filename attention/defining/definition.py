@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.errors import UnsupportedError, UsageError, brief, unknown
+from attention.errors import UsageError, brief, unknown
 from attention.forms import At, Tokens
 from attention.parameters import Parameter, Params, Sizes
 from attention.recurrences.recurrence import Recurrence
@@ -19,7 +19,6 @@ from attention.scores.rotary import Rotary
 SIZES = Sizes(model=32, heads=4, head=8, length=6)
 Shapes = dict[str, jax.ShapeDtypeStruct]
 _TOKENS = 3
-_HEADS = jax.ShapeDtypeStruct((_TOKENS, SIZES.heads, SIZES.head), jnp.float32)
 _SOURCE = jax.ShapeDtypeStruct((_TOKENS, SIZES.model), jnp.float32)
 
 
@@ -62,23 +61,40 @@ def check_kind(mixer: Any) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _check_once(mixer: Mixer) -> None:
-    try:
-        arrays = _arrays(mixer)
-        if isinstance(mixer, Score) and type(mixer).attend is Score.attend:
-            _check_pair(mixer, arrays)
-        elif isinstance(mixer, Recurrence):
-            _check_step(mixer, arrays)
-    except UnsupportedError:  # of these sizes
+    if not _takes_sizes(mixer):
         return
+    arrays = _arrays(mixer)
+    if isinstance(mixer, Score) and type(mixer).attend is Score.attend:
+        _check_pair(mixer, arrays)
+    elif isinstance(mixer, Recurrence):
+        _check_step(mixer, arrays)
+
+
+def _takes_sizes(mixer: Mixer) -> bool:
+    """Tells whether the mechanism itself does not refuse the sizes, such as a number of heads that it cannot group."""
+    try:
+        _inputs(mixer)
+        mixer.parameters(SIZES)
+    except UsageError:
+        return False
+    except Exception:  # a mistake, which `_arrays` names
+        return True
+    return True
+
+
+def _inputs(mixer: Mixer) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    """Gives the shapes of some tokens' queries and keys."""
+    widths = mixer.widths(SIZES.heads, SIZES.heads, SIZES.head)
+    query, key = (jax.ShapeDtypeStruct((_TOKENS, *widths[piece]), jnp.float32) for piece in ("query", "key"))
+    return query, key
 
 
 @functools.lru_cache(maxsize=256)
 def reads_source(mixer: Mixer) -> bool:
     """Tells whether queries or keys are prepared with the layer's inputs, such as for gates that are projected."""
     try:
-        arrays, heads, source = mixer.arrays(SIZES), _HEADS, _SOURCE
-        shapes = {name: jax.ShapeDtypeStruct(p.shape, jnp.float32) for name, p in arrays.items()}
-        program = jax.make_jaxpr(functools.partial(_prepare, mixer))(shapes, heads, source).jaxpr
+        shapes = {name: jax.ShapeDtypeStruct(p.shape, jnp.float32) for name, p in mixer.arrays(SIZES).items()}
+        program = jax.make_jaxpr(functools.partial(_prepare, mixer))(shapes, *_inputs(mixer), _SOURCE).jaxpr
     except UsageError:  # of these sizes
         return False
     return any(program.invars[-1] in equation.invars for equation in program.eqns)
@@ -92,8 +108,10 @@ def knows_absolute_positions(mixer: Mixer) -> bool:
     """
     if not isinstance(mixer, Recurrence) and type(mixer).attend is not Score.attend:
         return False  # it calls other scores
+    if not _takes_sizes(mixer):
+        return False
     draw = np.random.default_rng(0).standard_normal
-    query, key = jnp.asarray(draw((2, _TOKENS, SIZES.heads, SIZES.head)), jnp.float32)
+    query, key = (jnp.asarray(draw(x.shape), jnp.float32) for x in _inputs(mixer))
     source = jnp.asarray(draw((_TOKENS, SIZES.model)), jnp.float32)
     params = {name: jnp.asarray(draw(p.shape), jnp.float32) for name, p in mixer.arrays(SIZES).items()}
     over = {name: len(p.over) for name, p in mixer.parameters(SIZES).items()}
@@ -107,7 +125,8 @@ def knows_absolute_positions(mixer: Mixer) -> bool:
         stored = [jax.tree.map(lambda x, token=token: x[token, 0], keys) for token in (0, 1)]
         if isinstance(mixer, Score):
             return mixer.pair(own, read, stored[1], At(*map(jnp.int32, (2, 1, 0)), SIZES.heads, 0, 1))
-        state = mixer.begin(SIZES.head, SIZES.head)
+        read = read[0] if isinstance(read, tuple) else read  # without the gate behind the state
+        state = mixer.begin(key.shape[-1], SIZES.head)
         for token, value in zip(stored, jnp.eye(2, SIZES.head), strict=True):
             written, gates = token if isinstance(token, tuple) else (token, None)
             state = mixer.write(own, state, written, value, gates)
@@ -145,7 +164,11 @@ def _check_pair(score: Score, arrays: Shapes) -> None:
     if type(score).pair is Score.pair:
         raise UsageError(f"{name} defines no pair(self, params, query, key, at), the score of one query and one key.")
     own = _of_one_head(score, arrays)
-    query, key = jax.tree.map(_one, jax.eval_shape(functools.partial(_prepare, score), arrays, _HEADS, _SOURCE))
+    try:
+        prepared = jax.eval_shape(functools.partial(_prepare, score), arrays, *_inputs(score), _SOURCE)
+    except UsageError:  # it is not for these sizes
+        return
+    query, key = jax.tree.map(_one, prepared)
     at = At(*[jax.ShapeDtypeStruct((), jnp.int32)] * 3, SIZES.heads, 0, 1)
     found = _called(score, "pair", own, query, key, at)
     if getattr(found, "shape", None) == ():
@@ -159,18 +182,16 @@ def _check_step(recurrence: Recurrence, arrays: Shapes) -> None:
     for method in ("write", "read"):
         if getattr(type(recurrence), method) is getattr(Recurrence, method):
             raise UsageError(f"{name} defines no {method}; see Recurrence.{method}.")
-    state = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype), recurrence.begin(SIZES.head, SIZES.head)
-    )
-    vector = jax.ShapeDtypeStruct((SIZES.head,), jnp.float32)
+    key, value = _one(_inputs(recurrence)[1]), jax.ShapeDtypeStruct((SIZES.head,), jnp.float32)
+    state = jax.eval_shape(lambda: recurrence.begin(key.shape[-1], SIZES.head))
     own = _of_one_head(recurrence, arrays)
     gates = jax.tree.map(_one, _called(recurrence, "gates", arrays, _SOURCE))
-    after = _called(recurrence, "write", own, state, vector, vector, gates)
+    after = _called(recurrence, "write", own, state, key, value, gates)
     if jax.tree.map(jnp.shape, after) != jax.tree.map(jnp.shape, state):
         raise UsageError(
             f"{name}.write must return a state like the one of begin, {_described(state)}, not {_described(after)}."
         )
-    out = _called(recurrence, "read", own, state, vector)
+    out = _called(recurrence, "read", own, state, key)
     if getattr(out, "shape", None) != (SIZES.head,):
         raise UsageError(
             f"{name}.read must return as many numbers as a value has, {SIZES.head}, not {_described(out)}."
@@ -184,10 +205,10 @@ def _of_one_head(mixer: Mixer, arrays: Shapes) -> Shapes:
     return {name: cut(name, x) for name, x in arrays.items() if name in over}
 
 
-def _prepare(mixer: Mixer, params: Params, x: jax.Array, source: jax.Array) -> tuple[Any, Any]:
+def _prepare(mixer: Mixer, params: Params, query: jax.Array, key: jax.Array, source: jax.Array) -> tuple[Any, Any]:
     tokens = Tokens(0, source)
-    query = mixer.prepare_query(params, x, tokens) if mixer.traits.reads_query else None
-    return query, mixer.prepare_key(params, x, tokens) if mixer.traits.reads_key else None
+    read = mixer.prepare_query(params, query, tokens) if mixer.traits.reads_query else None
+    return read, mixer.prepare_key(params, key, tokens) if mixer.traits.reads_key else None
 
 
 def _one(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

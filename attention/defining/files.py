@@ -11,10 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from attention import specs
 from attention.errors import UsageError, unknown
 
 ALLOWED = "ATTENTION_BENCH_CODE"  # of the environment, so that programs started by this one may run the files too
-_NAMED = re.compile(r"([^\s|()'\",=:*]+\.py)(?::[A-Za-z_]\w*)?(?=[\s|()'\",*]|$)")
+_FILE = re.compile(r"(?:--code=)?([^=:]+\.py)")
 
 
 def is_of_file(name: str) -> bool:
@@ -23,9 +24,16 @@ def is_of_file(name: str) -> bool:
 
 
 def allow(texts: Iterable[str]) -> None:
-    """Allows the Python files that texts name, such as the words of a command line, to be run as code."""
-    files = [str(Path(file).absolute()) for text in texts for file in _NAMED.findall(text)]
-    os.environ[ALLOWED] = os.pathsep.join(dict.fromkeys([*_allowed(), *files]))
+    """Allows Python files to be run as code.
+
+    Args:
+      texts: Such as the words of a command line. A file is named by `my.py:Laplacian` in a word, or by a word that is
+        its path, perhaps after `--code=`.
+    """
+    texts = list(texts)
+    files = [name.rpartition(":")[0] for text in texts for name in specs.of_files(text)]
+    files += [path[1] for text in texts if (path := _FILE.fullmatch(text))]
+    os.environ[ALLOWED] = os.pathsep.join(dict.fromkeys([*_allowed(), *(str(Path(file).absolute()) for file in files)]))
 
 
 def _allowed() -> list[str]:

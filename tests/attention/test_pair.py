@@ -1,5 +1,6 @@
 """Every row against its paper's own form, which knows nothing of `Score.pair` or of the normalisers."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -393,6 +394,7 @@ def test_mistakes_are_one_sentence(call, message):
         call(inputs()[0])
 
 
+@dataclasses.dataclass(frozen=True)
 class OnlyPair(Score):
     """Dot products with a scale of the layer, less a learned slope times the distance, and a table: `pair` alone."""
 

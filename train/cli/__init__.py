@@ -103,7 +103,9 @@ def program(
 
 
 # Of programs that use a run: a file that the run names is code, and is run only where the user names it.
-CODE = flag("--code", metavar="FILE", help="a Python file of mechanisms that the run names, such as my.py")
+CODE = flag(
+    "--code", action="append", metavar="FILE", help="a Python file of mechanisms that a run names; may be given again"
+)
 
 
 @contextlib.contextmanager

@@ -11,9 +11,10 @@ import pytest
 import attention
 from attention import Mask, UsageError, per_head, shared
 from attention.check.subject import HEADS, LENGTH, WIDTH, inputs
-from attention.defining.definition import check_definition, reads_source
+from attention.defining.definition import check_definition, knows_absolute_positions, reads_source
 from attention.parameters import Parameter
 from attention.recurrences.recurrence import Recurrence
+from attention.recurrences.selective import KimiDelta, StateSpace
 from attention.score import Score
 from models.mechanisms import MECHANISMS
 
@@ -209,3 +210,12 @@ def test_a_mechanism_without_keys_takes_a_source():
     source = value.reshape(2, LENGTH, -1)
     with_source = attention.attend("positional", params, value, None, value, source=source)
     chex.assert_trees_all_equal(with_source, attention.attend("positional", params, value, None, value))
+
+
+@pytest.mark.parametrize(
+    "score", [KimiDelta(state=6), StateSpace(groups=3, conv=2), StateSpace(groups=1, state=6, gate="gate_first")]
+)
+def test_other_sizes_of_a_state_are_no_mistake(score):
+    check_definition(score)
+    knows_absolute_positions(score)
+    assert reads_source(score) == (getattr(score, "groups", 0) != 3)  # which are not for four heads

@@ -38,6 +38,7 @@ def test_a_file_that_nobody_named_is_not_run(mine):
         ["--over=model.attention=dot_product,my.py:product(scale=2.0)|super"],
         ["--code=my.py"],
         ["--code", "my.py"],
+        ["--over", "model.attention=super,my.py:product"],
     ],
 )
 def test_a_file_that_a_command_line_names_is_run(mine, words):
@@ -45,6 +46,13 @@ def test_a_file_that_a_command_line_names_is_run(mine, words):
     (first, second) = resolve("my.py:product(scale=2.0)|dot_product", 2)
     assert (type(first.score).__name__, first.score.scale, second.name) == ("product", 2.0, "dot_product")
     assert first.score == resolve("my.py:product(scale=2.0)", 1)[0].score  # the file is run once
+
+
+@pytest.mark.parametrize("word", ["--prompt=my.py", "--text=say my.py", "my.pyc", "--config.data.path=my.py"])
+def test_a_word_that_only_mentions_a_file_allows_nothing(mine, word):
+    files.allow([word])
+    with pytest.raises(UsageError, match="is code, which runs only if you name it"):
+        resolve("my.py:product", 1)
 
 
 def test_a_run_elsewhere_finds_the_file_by_its_name(mine, tmp_path):
