@@ -1,6 +1,8 @@
 """Attention mechanisms as pure functions of arrays, in the layout of `jax.nn.dot_product_attention`."""
 
 from attention.channel import align_values, cbam, channel_attention, spatial_attention, squeeze_excitation
+from attention.defining.named import advance, attend, init
+from attention.defining.pair import pair, per_head, shared
 from attention.errors import UnsupportedError, UsageError
 from attention.mask import Mask
 from attention.recurrences.linear import delta_attention, linear_attention
@@ -8,7 +10,6 @@ from attention.scores.dot import dot_product_attention
 from attention.scores.gaussian import gaussian_attention
 from attention.scores.location import location_attention
 from attention.scores.luong import luong_attention
-from attention.scores.named import attend, init
 from attention.scores.pairwise import additive_attention, neural_attention
 from attention.scores.positional import factorised_table, positional_attention
 
@@ -17,6 +18,7 @@ __all__ = [
     "UnsupportedError",
     "UsageError",
     "additive_attention",
+    "advance",
     "align_values",
     "attend",
     "cbam",
@@ -30,7 +32,10 @@ __all__ = [
     "location_attention",
     "luong_attention",
     "neural_attention",
+    "pair",
+    "per_head",
     "positional_attention",
+    "shared",
     "spatial_attention",
     "squeeze_excitation",
 ]

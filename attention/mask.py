@@ -14,6 +14,7 @@ from attention.parameters import lift, trail
 
 Bounds = tuple[int | jax.Array | None, int | jax.Array | None]
 BY_POSITION = {"causal", "key_lengths"}  # the kinds of mask that a mechanism without scores of pairs honours
+BY_TOKEN = {*BY_POSITION, "segments"}  # and those that a state honours, which is emptied where a segment begins
 
 
 def near(query: jax.Array, key: jax.Array, causal: bool, window: int) -> list[jax.Array]:
@@ -97,9 +98,9 @@ class Mask:
     def require(self, honoured: set[str], by: str) -> None:
         """Raises UsageError unless every kind of mask in force is among `honoured`; `by` names the mechanism."""
         if refused := sorted(self.parts() - honoured):
-            raise UsageError(
-                f"{by} cannot honour a mask of kind {', '.join(refused)}; it honours {', '.join(sorted(honoured))}."
-            )
+            hint = "; for a causal array write attention.Mask(causal=True)" if "dense" in refused else ""
+            honours = ", ".join(sorted(honoured))
+            raise UsageError(f"{by} cannot honour a mask of kind {', '.join(refused)}; it honours {honours}{hint}.")
 
     def in_step(self, queries: int, keys: int) -> bool:
         """Tells whether queries and keys are known to be at the same positions: as many of both, from 0 on."""
@@ -144,9 +145,9 @@ class Mask:
             conditions.append(self.dense)
         return functools.reduce(jnp.logical_and, (lift(x, rank) for x in conditions)) if conditions else None
 
-    def real_keys(self, keys: int) -> Bool[Array, "*B S"]:
-        """Gives True at the keys that are not padding, those before `key_lengths`."""
-        lengths = jnp.expand_dims(self.key_lengths, -1)
+    def real_keys(self, keys: int, first: int | jax.Array = 0) -> Bool[Array, "*B S"]:
+        """Gives True at the keys from position `first` on that are not padding, those before `key_lengths`."""
+        lengths = jnp.expand_dims(self.key_lengths - first, -1)
         return jax.lax.broadcasted_iota(jnp.int32, (*lengths.shape[:-1], keys), lengths.ndim - 1) < lengths
 
     def reachable_keys(self, queries: int, keys: int, rank: int) -> Bool[Array, "*B S"] | None:

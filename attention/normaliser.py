@@ -53,7 +53,7 @@ class Normaliser(Checked):
         """Computes the weights `(*B, N, T, S)`; `allowed` broadcasts to the scores; elsewhere weights are 0."""
         if allowed is not None:
             scores = jnp.where(allowed, scores, self.masked(scores.dtype))
-        count = count_keys(allowed, scores) if self.counts else jnp.ones((), scores.dtype)
+        count = count_keys(allowed, scores.shape, scores.dtype) if self.counts else jnp.ones((), scores.dtype)
         own = self.parameters(Sizes(1, 1, 1, 1))
         by_row = {name: lift(params[name][:, None, None], scores.ndim) for name in own}
         before = self.start(by_row, (*scores.shape[:-1], 1), count, scores.dtype)
@@ -97,12 +97,12 @@ class Normaliser(Checked):
         return {}
 
 
-def count_keys(allowed: jax.Array | None, scores: jax.Array) -> jax.Array:
-    """Counts the keys that each query may attend to, at least 1."""
+def count_keys(allowed: jax.Array | None, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """Counts the keys that each query may attend to, at least 1, for scores of this shape."""
     if allowed is None:
-        return jnp.full((1,) * scores.ndim, scores.shape[-1], scores.dtype)
-    allowed = jnp.broadcast_to(allowed, (*allowed.shape[:-1], scores.shape[-1]))
-    return jnp.maximum(allowed.sum(-1, keepdims=True), 1).astype(scores.dtype)
+        return jnp.full((1,) * len(shape), shape[-1], dtype)
+    allowed = jnp.broadcast_to(allowed, (*allowed.shape[:-1], shape[-1]))
+    return jnp.maximum(allowed.sum(-1, keepdims=True), 1).astype(dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,6 +191,49 @@ class Sink(Softmax):
     def parameter_gradients(self, params: Params, row: jax.Array, through_sum: jax.Array) -> Params:
         """Computes −w_z Σ_j w_ij ∂w_ij at each row: the sink takes weight from all keys."""
         return {"sink": -jnp.exp(params["sink"] - row) * through_sum} if self.learned else {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Softpick(Softmax):
+    """max(e^s_ij − 1, 0) / (Σ_j |e^s_ij − 1| + ε): scores below 0 have no weight, but take some from the others.
+
+    It is the rectified softmax of Zuhri et al. 2025, arXiv:2504.20966, in the form of the published code, with its ε
+    relative to the highest score, or to 0 where all are below.
+    """
+
+    epsilon: ClassVar[float] = 1e-8
+    shift_invariant = False
+    lowest = False
+    flops = 7
+
+    weigh = Normaliser.weigh
+
+    def start(self, params: Params, shape: tuple[int, ...], count: jax.Array, dtype: Any) -> State:
+        """Starts from the score 0, whose weight is 0, and an empty sum."""
+        return jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)
+
+    def add(self, state: State, scores: jax.Array, first: bool) -> tuple[State, jax.Array | None, jax.Array]:
+        """Updates the highest score and the sum of sizes, and computes what is rectified relative to that score."""
+        highest = jax.lax.stop_gradient(jnp.maximum(scores.max(-1, keepdims=True), state[0]))
+        lifted = jnp.exp(scores - highest) - jnp.exp(-highest)
+        shrink = jnp.exp(state[0] - highest)
+        total = state[1] * shrink + jnp.abs(lifted).sum(-1, keepdims=True)
+        return (highest, total), None if first else shrink, jax.nn.relu(lifted)
+
+    def finish(self, state: State) -> tuple[jax.Array, jax.Array]:
+        """Gives the sum with ε, and its logarithm."""
+        total = state[1] + self.epsilon
+        return total, state[0] + jnp.log(total)
+
+    def weights(self, scores: jax.Array, row: jax.Array) -> tuple[jax.Array, Any]:
+        """Rectifies exp(s − row) − exp(−row)."""
+        share = jnp.exp(scores - row)
+
+        def pull(through: jax.Array, through_sum: jax.Array) -> jax.Array:
+            below = jnp.where(scores < 0, through_sum, 0)
+            return share * jnp.where(scores > 0, through - through_sum, below)
+
+        return jax.nn.relu(share - jnp.exp(-row)), pull
 
 
 @dataclasses.dataclass(frozen=True)
@@ -344,6 +387,7 @@ SOFTMAX = Softmax()
 NORMALISERS: dict[str, type[Normaliser]] = {
     "softmax": Softmax,
     "sink": Sink,
+    "softpick": Softpick,
     "sigmoid": Sigmoid,
     "relu_squared": ReluSquared,
     "sum": Sum,

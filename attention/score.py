@@ -5,9 +5,12 @@ its normaliser makes weights of them; recurrences, which keep a state instead, a
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention import operations
@@ -18,8 +21,8 @@ from attention.kernels.call import check_parts, check_shapes
 from attention.mask import Mask
 from attention.normaliser import Normaliser, normaliser_of
 from attention.operations import Cost
-from attention.options import Options, takes_options
-from attention.parameters import Parameter, Params, Sizes
+from attention.options import Options, as_mask, takes_options
+from attention.parameters import Parameter, Params, Sizes, trail
 from attention.types import Checked, Example
 
 
@@ -67,11 +70,16 @@ class Mixer(Checked):
       title: Its name in errors.
       traits: What it says of itself; a property where that depends on its options.
       normaliser: A string that names what makes weights of scores; see `attention.normaliser`.
+      oracle: The equation once more, from its source, in NumPy and for one head; it shares no code with the rest, and
+        tests hold the rest to it. It gets the whole arrays of `arrays`. A score's is `oracle(self, weights, query, key,
+        at)`, one pair's number; a recurrence's is `oracle(self, weights, head, state, source, key, value, query)`, a
+        causal step's state and output. None where tests elsewhere do this.
     """
 
     title: ClassVar[str] = ""
     traits: ClassVar[Traits] = Traits()
     normaliser: ClassVar[str] = "none"
+    oracle: ClassVar[Callable[..., Any] | None] = None
 
     def __init_subclass__(cls) -> None:
         cls.title = cls.__dict__.get("title", cls.title or cls.__name__)
@@ -157,8 +165,11 @@ class Mixer(Checked):
     def advance(
         self, params: Params, query: Any, key: Any, value: jax.Array, state: Any, mask: Mask
     ) -> tuple[jax.Array, Any]:
-        """Computes the causal output of the next tokens, which start at the mask's first, and the state after them."""
-        raise NotImplementedError
+        """Computes the causal output of the next tokens, and the state after them.
+
+        The first is at the mask's `query_offset`. The state is that before it, or None where nothing came before.
+        """
+        raise UsageError(f"{self.title} keeps no state: its queries need every key; call `attend`.")
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> Cost:
         """Counts one forward pass over one sequence, given projected queries, keys and values."""
@@ -251,6 +262,59 @@ def attend(
     return score.attend(params, query, key, key if value is None else value, checked)
 
 
+def advance(
+    score: Mixer,
+    params: Params,
+    query: Float[Array, "*B T N H"],
+    key: Float[Array, "*B S K H"],
+    value: Float[Array, "*B S M V"] | None,
+    state: Any = None,
+    *,
+    source: Float[Array, "*B S D"] | None = None,
+    mask: Mask | None = None,
+) -> tuple[Float[Array, "*B T _ V"], Any]:
+    """Computes causal self-attention of the next tokens by a recurrence, from a state to the state after them.
+
+    A sequence in parts, with the state from call to call, gives what the whole gives, gradients through the state
+    included.
+
+    Args:
+      score: A recurrence.
+      params: The arrays that `score.arrays` declares.
+      query: Queries of the T tokens.
+      key: Keys, K divides N.
+      value: Values, M = K but for a recurrence with groups of its own; None for prepared keys as values.
+      state: What a call gave for the tokens before, or None before the first.
+      source: The inputs of the tokens, for gates that are projected from them.
+      mask: Key lengths and segments, with the number of tokens before as `query_offset`. Lengths count these tokens
+        too, and `key_segments` begins with theirs, so that a segment that begins with the first token is seen as one.
+
+    Raises:
+      UsageError: the score is no recurrence, the shapes or the state do not fit, or the mask is of another kind.
+    """
+    mask = dataclasses.replace(as_mask(mask), causal=True)
+    _check_given(score, params, query, key, value, source)
+    first, tokens = mask.query_offset, query.shape[-3]
+    if key.shape[-3] != tokens:
+        raise UsageError(f"A state advances by as many keys as queries, not {key.shape[-3]} and {tokens}.")
+    if mask.key_lengths is not None:
+        real = mask.real_keys(tokens, first)
+        key, value, source = jax.tree.map(lambda x: jnp.where(trail(real, x.ndim), x, 0), (key, value, source))
+    query = score.prepare_query(params, query, Tokens(first, query if source is None else source))
+    key = score.prepare_key(params, key, Tokens(first, key if source is None else source))
+    step = functools.partial(score.advance, params, query, key, key if value is None else value, mask=mask)
+    if state is not None:
+        _check_state(score, state, jax.eval_shape(lambda: step(state=None)[1]))
+    return step(state=state)
+
+
+def _check_state(score: Mixer, state: Any, expected: Any) -> None:
+    """Raises UsageError unless a state has the shapes that are expected."""
+    given, expected = (jax.tree.map(jnp.shape, x) for x in (state, expected))
+    if given != expected:
+        raise UsageError(f"The state of {score.title} has the shape {expected} here, but was given {given}.")
+
+
 def _check_given(score: Mixer, params: Params, query: Any, key: Any, value: Any, source: Any) -> None:
     """Raises UsageError unless everything that the score reads is given."""
     if score.traits.reads_key and key is None:
@@ -259,8 +323,9 @@ def _check_given(score: Mixer, params: Params, query: Any, key: Any, value: Any,
         raise UsageError(f"The keys of {score.title} cannot be its values; give values.")
     if key is not None:
         score.check_shapes(query, key, key if value is None else value)
-    if source is not None and source.shape[:-1] != key.shape[:-2]:
-        raise UsageError(f"A source has the keys' batch and length {key.shape[:-2]}, but its shape is {source.shape}.")
+    lead = (value if key is None else key).shape[:-2]
+    if source is not None and source.shape[:-1] != lead:
+        raise UsageError(f"A source has the keys' batch and length {lead}, but its shape is {source.shape}.")
     heads, head = query.shape[-2:]
     if not params and (declared := score.arrays(Sizes(heads * head, heads, head, 1))):
         raise UsageError(f"{score.title} needs the arrays {', '.join(declared)}; attention.init makes them.")

@@ -1,7 +1,17 @@
-"""Spec strings: `name` or `name(option=value)`, joined by `|`, for attention mechanisms and image transforms."""
+"""Spec strings: `name` or `name(option=value)`, joined by `|`, for attention mechanisms and image transforms.
+
+    spec  =  [items "|"] "cycle(" items ")"  or  items       the last item repeats, or the cycle does
+    items =  item {"|" item}
+    item  =  name ["(" option "=" literal {"," option "=" literal} ")"] ["*" count]
+
+A name may be of a file, such as `my.py:Mine`; all else is Python, of which nothing is evaluated.
+"""
 
 import ast
+import dataclasses
 import inspect
+import itertools
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -10,8 +20,13 @@ from attention.errors import UsageError, check_known, unknown
 from attention.types import valid_of
 
 T = TypeVar("T")
+_OF_FILE = re.compile(
+    r"(?<![^|(\s=,])[^\s|()'\",=*]+\.py:[A-Za-z_]\w*"
+)  # `my.py:Mine`, a name that Python could not parse
 LENGTH = 20_000  # characters of a spec string or of a value; Python's own parser has no limit but the stack
 NUMBERS = 2**63  # whole numbers are smaller, by their sizes
+ITEMS = 1000  # the most in one string, counts included
+CYCLE = "cycle"
 
 
 @dataclass(frozen=True)
@@ -26,27 +41,49 @@ class SpecItem:
         return f"{self.name}({options})" if options else self.name
 
 
-def parse(text: str) -> tuple[SpecItem, ...]:
-    """Reads `a|b(x=1)` as `(SpecItem('a', {}), SpecItem('b', {'x': 1}))`; an empty string gives ().
+@dataclass(frozen=True)
+class Pattern:
+    """What a spec string gives to layers: items, of which the last `cycle` repeat; 0 repeats the last alone."""
 
-    It evaluates nothing: only names and calls with literal keyword values are valid.
+    items: tuple[SpecItem, ...]
+    cycle: int = 0
+
+    def __str__(self) -> str:
+        first = len(self.items) - self.cycle
+        items, cycle = map(str, self.items[:first]), "|".join(map(str, self.items[first:]))
+        return "|".join([*items, *([f"{CYCLE}({cycle})"] if cycle else [])])
+
+
+def pattern(text: str) -> Pattern:
+    """Reads `a*2|b(x=1)` as the items a, a and b, and `a|cycle(b|c)` as a, b and c, whose last 2 repeat.
+
+    It evaluates nothing: only names, such as `a` or `my.py:Mine`, calls with literal keyword values, and counts of
+    these are valid. An empty string has no items.
 
     Raises:
       UsageError: the text is no spec string.
     """
-    if not text.strip():
-        return ()
-    try:
-        return tuple(_call(node) for node in _alternatives(_tree(text)))
-    except ValueError as error:
-        raise UsageError(
-            f"Cannot read {text!r}: write names with literal options, joined by '|', such as 'first(option=2)|second'."
-        ) from error
+    numbers = itertools.count()
+    named = {f"_{number}": name for number, name in enumerate(of_files(text))}
+    items, cycle = _read(text, _call, _OF_FILE.sub(lambda _: f"_{next(numbers)}", text))
+    return Pattern(tuple(dataclasses.replace(item, name=named.get(item.name, item.name)) for item in items), cycle)
 
 
-def items(text: str) -> list[str]:
-    """Splits a spec string into its items' texts, such as `['a', 'b(x=1)']`; raises as `parse` does."""
-    return [str(item) for item in parse(text)]
+def of_files(text: str) -> list[str]:
+    """Finds the names of files, such as `my.py:Mine`, in a spec string or in a word with spec strings."""
+    return _OF_FILE.findall(text)
+
+
+def parse(text: str) -> tuple[SpecItem, ...]:
+    """Reads the items of a spec string without layers, so that nothing can repeat to the last; see `pattern`.
+
+    Raises:
+      UsageError: the text is no spec string, or has a cycle.
+    """
+    read = pattern(text)
+    if read.cycle:
+        raise UsageError(f"{text!r} has a cycle, but no layers to repeat in; write a count, such as 'first*3|second'.")
+    return read.items
 
 
 def joined(items: Sequence[str]) -> str:
@@ -133,26 +170,67 @@ def _value(node: ast.expr) -> Any:
 
 
 def one_each(text: str, build: Callable[[SpecItem], T], of: str, count: int) -> tuple[T, ...]:
-    """Builds the items of a spec string, and gives them to layers or stages as `spread` does.
+    """Builds the items of a spec string, one for each of `count` layers, or of what else `of` names.
+
+    The last item repeats, or the cycle does.
 
     Raises:
-      UsageError: there is no item, or there are more than `count`.
+      UsageError: there is no item, there are more than `count`, or a cycle does not end with the last layer.
     """
-    items = [build(call) for call in parse(text)]
+    read = pattern(text)
+    return _spread(text, [build(item) for item in read.items], read.cycle, of, count)
+
+
+def texts(text: str, of: str, count: int) -> tuple[str, ...]:
+    """Gives each layer its item's text, whose options need no names, such as `chunked(128, 256)`; see `one_each`."""
+    return _spread(text, *_read(text, ast.unparse), of, count)
+
+
+def _spread(text: str, items: Sequence[T], cycle: int, of: str, count: int) -> tuple[T, ...]:
     if not items:
         raise UsageError(f"A name is needed for each {of}; give one.")
-    return spread(items, text, of, count)
-
-
-def spread(items: Sequence[T], text: str, of: str, count: int) -> tuple[T, ...]:
-    """Gives each of `count` layers, or of what else `of` names, an item; the last item repeats.
-
-    Raises:
-      UsageError: the text names more items than `count`.
-    """
-    if len(items) > count:
+    before, more = len(items) - (cycle or 1), count - len(items)
+    if cycle and (more < 0 or more % cycle):
+        whole = max(count - before, 0) // cycle
+        fits = " or ".join(str(before + times * cycle) for times in (whole, whole + 1) if times)
+        raise UsageError(f"The cycle of {text!r} has {cycle} {of}s and does not fit {count} {of}s; {fits} would do.")
+    if more < 0:
         raise UsageError(f"{text!r} names {len(items)} {of}s, but the model has {count}; name at most {count}.")
-    return tuple(items[min(index, len(items) - 1)] for index in range(count))
+    repeated = itertools.islice(itertools.cycle(items[before:]), count - before)
+    return (*items[:before], *repeated)
+
+
+def _read(text: str, read: Callable[[ast.expr], T], plain: str = "") -> tuple[tuple[T, ...], int]:
+    """Reads the items, and how many of the last are a cycle, of a text or of what stands for it."""
+    if not text.strip():
+        return (), 0
+    try:
+        nodes, cycled = _alternatives(_tree(plain or text)), []
+        if _is_cycle(nodes[-1]):
+            cycled = _alternatives(nodes.pop().args[0])
+        first, repeated = ([item for node in part for item in _counted(node, read)] for part in (nodes, cycled))
+        if len(first) + len(repeated) > ITEMS:
+            raise ValueError(f"it has more than {ITEMS} items")
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"Cannot read {text!r}: write names with literal options and counts, joined by '|', such as "
+            "'first(option=2)*3|second', and last perhaps what repeats, such as 'cycle(first*3|second)'."
+        ) from error
+    return (*first, *repeated), len(repeated)
+
+
+def _is_cycle(node: ast.expr) -> bool:
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == CYCLE
+    return called and len(node.args) == 1 and not node.keywords
+
+
+def _counted(node: ast.expr, read: Callable[[ast.expr], T]) -> list[T]:
+    count = 1
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        node, count = node.left, _value(node.right)
+    if type(count) is not int or not 1 <= count <= ITEMS:
+        raise ValueError(f"a count is a whole number from 1 to {ITEMS}")
+    return [read(node)] * count
 
 
 def _alternatives(node: ast.expr) -> list[ast.expr]:
@@ -164,6 +242,8 @@ def _alternatives(node: ast.expr) -> list[ast.expr]:
 
 
 def _call(node: ast.expr) -> SpecItem:
+    if CYCLE in (getattr(node, "id", ""), getattr(getattr(node, "func", None), "id", "")):
+        raise ValueError("a cycle stands last, has no options and no count, and holds no other")
     if isinstance(node, ast.Name):
         return SpecItem(node.id)
     named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)

@@ -118,6 +118,7 @@ Size = Annotated[int, at_least(0)]
 Seed = Annotated[Size, below(2**32)]
 Positive = Annotated[Number, above(0)]
 NotNegative = Annotated[Number, at_least(0)]
+Fraction = Annotated[Number, above(0), below(1)]
 Share = Annotated[Number, at_least(0), at_most(1)]
 Rate = Annotated[Number, at_least(0), at_most(0.999)]  # of dropout, which divides by 1 - rate
 Decay = Annotated[Number, at_least(0), at_most(CLOSEST)]  # of averages

@@ -6,6 +6,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from attention import specs
+from attention.defining import files
 from attention.operations import Cost
 from attention.types import Checked
 
@@ -42,6 +44,14 @@ class ModelConfig(Checked):
     def has_own_loss(self) -> bool:
         """Whether layers have losses of their own in training; see `models.layers.own_losses`."""
         return False
+
+    def code(self) -> dict[str, str]:
+        """Reads the user's files that its mechanisms come from, by the file's name."""
+        return files.texts(name for spec in self.attentions().values() for name in specs.of_files(spec))
+
+    def remarks(self) -> list[str]:
+        """Writes lines about what its fields mean together, to print before the first step."""
+        return []
 
     def split_by_tensor(self) -> dict[str, int]:
         """Lists the sizes that the mesh axis `tensor` splits, by field name."""

@@ -1,7 +1,9 @@
 """Attention mechanisms by name: each combines projections, a score with its normaliser, and an alignment.
 
 A spec string names a mechanism in a config: `super`, `neural(dim=16)`, `neural(query='mlp', align=True)`. `|`
-separates layers, and the last item repeats: `neural|dot_product` is Neural Attention in the first layer only.
+separates layers, and the last item repeats: `neural|dot_product` is Neural Attention in the first layer only. Counts
+and cycles write hybrids: `kimi_delta*3|dot_product`, `cycle(kimi_delta*3|dot_product)`; see `attention.specs`.
+`my.py:Mine` is a score, a recurrence or a row of a file of yours; see `attention.defining.files`.
 
     python -m train.mechanisms --width=256 --heads=8 --length=257
 
@@ -14,29 +16,33 @@ import math
 from typing import Annotated, Any
 
 from attention import operations, specs
+from attention.defining import files
+from attention.defining.definition import check_definition, check_kind
 from attention.errors import UsageError, check_known, unknown
 from attention.operations import Cost
 from attention.parameters import Sizes
 from attention.recurrences.gated import GatedDelta, GatedLinear
 from attention.recurrences.linear import Delta, LinearAttention
+from attention.recurrences.product import DeltaProduct
 from attention.recurrences.recurrence import Recurrence
 from attention.recurrences.retention import Retention
-from attention.recurrences.selective import KimiDelta, StateSpace
+from attention.recurrences.rwkv import RWKV7
+from attention.recurrences.selective import GatedDelta2, KimiDelta, StateSpace
 from attention.score import Mixer, Score
 from attention.scores.alibi import Alibi
 from attention.scores.cosine import Cosine
-from attention.scores.differential import Differential
-from attention.scores.dot import DotProduct
+from attention.scores.differential import Differential, DifferentialV2
+from attention.scores.dot import DotProduct, ScalableSoftmax
 from attention.scores.forgetting import Forgetting
 from attention.scores.gaussian import Gaussian
 from attention.scores.luong import Bilinear
 from attention.scores.pairwise import Additive, Neural
 from attention.scores.positional import FactorisedPositional, Positional
 from attention.scores.relative import Relative
-from attention.scores.soft_cap import SoftCap
+from attention.scores.soft_cap import Power, SoftCap
 from attention.scores.sparse.deepseek import DeepSeekSparse
 from attention.scores.sparse.native import NativeSparse
-from attention.types import Checked, Names, Size
+from attention.types import Checked, Names, Sentinel, Size
 
 # Projections of x (…, D) to heads (…, N, H). `mlp` is W2 ReLU(LN(W1 x + b1)) + b2 with 2D hidden units (Zhang).
 ANY = ("linear", "identity", "mlp", "mlp_without_norm", "mlp_without_relu")
@@ -46,8 +52,10 @@ PROJECTIONS = {
     "value": (*ANY, "tied"),
     "out": ANY,
 }
-OPTIONS = ("kv_heads", "latent", "latent_norm", "query_latent", "rotary", "window")  # of rows, 0 or False for none
+# Options of rows, which are off by 0, False or ''.
+OPTIONS = ("kv_heads", "latent", "latent_norm", "query_latent", "rotary", "window", "output_gate")
 OF_ROWS = ("align", *OPTIONS)  # what spec strings may say of a row beside projections and the score's options
+OUTPUT_GATES = ("elementwise", "head")
 PROJECTED = {"kv_heads": ("key", "value"), "latent": ("key", "value"), "query_latent": ("query",), "rotary": ("query",)}
 
 
@@ -91,6 +99,9 @@ class Mechanism(Checked):
       rotary: How many numbers of each query turn with its position, and of one further key that all heads share and a
         cache holds beside the latent (eq. 14 to 18); the rest does not turn. 0 means none.
       window: A query sees only keys less than this many positions away; 0 means no limit.
+      output_gate: What the heads' outputs are multiplied by before the projection `out`: σ(W x + b) of the query's
+        token x, a number for each head and column (`elementwise`) or for each `head` (Qiu et al. 2025, 2505.06708, G1);
+        '' means nothing.
     """
 
     name: str
@@ -107,15 +118,12 @@ class Mechanism(Checked):
     query_latent: Size = 0
     rotary: Size = 0
     window: Size = 0
+    output_gate: Annotated[str, Names(OUTPUT_GATES), Sentinel("", "none")] = ""
 
     def __post_init__(self):
-        if isinstance(self.score, type):
-            raise UsageError(f"The score must be an object, not a class; write {self.score.__name__}().")
+        check_kind(self.score)
         super().__post_init__()
         kind = type(self.score)
-        declared = vars(kind).get("__dataclass_params__")  # its own, not an ancestor's
-        if not (declared and declared.frozen):
-            raise UsageError(f"The score {kind.__name__} must be a frozen dataclass; its fields are options.")
         options = set(_fields(self.score))
         if taken := sorted({*PROJECTIONS, *OF_ROWS} & options):
             raise UsageError(f"The score {kind.__name__} cannot have an option {taken[0]}: rows have it.")
@@ -149,6 +157,10 @@ class Mechanism(Checked):
     def cross(self) -> bool:
         """Whether it supports cross-attention, where positions of queries and keys cannot be compared."""
         return self.score.traits.cross and not (self.window or self.rotary)
+
+    def gates(self, head: int) -> int:
+        """Counts the numbers of a head's output gate, for heads of width H."""
+        return {"": 0, "head": 1, "elementwise": head}[self.output_gate]
 
     def _check_decoupled(self) -> None:
         """Raises UsageError unless a part of queries and keys can turn beside the rest."""
@@ -193,6 +205,8 @@ class Mechanism(Checked):
         pieces = (self.query, length, of_query, of_queries), *pieces, (self.out, length, head * heads, width)
         for kind, tokens, inputs, outputs in pieces:
             cost += _projection_cost(kind, tokens, inputs, outputs)
+        if gates := heads * self.gates(head):
+            cost += operations.linear(length, width, gates) + Cost(pointwise=length * (gates + heads * head))
         return cost + operations.align(keys, heads, head) * (self.align is not None)
 
 
@@ -229,8 +243,12 @@ MECHANISMS = {
         Mechanism("gaussian", "Sanger eq. 14", value="tied", score=Gaussian()),
         Mechanism("positional", "Wikipedia", "none", "none", score=Positional()),
         Mechanism("positional_factorised", "Wikipedia", "none", "none", score=FactorisedPositional()),
+        Mechanism("gated", "Qiu et al. 2025, G1", output_gate="elementwise"),
         Mechanism("sigmoid", "Ramapuram et al. 2024", score=DotProduct(normaliser="sigmoid")),
         Mechanism("sink", "GPT-OSS (arXiv:2508.10925)", score=DotProduct(normaliser="sink(learned=True)")),
+        Mechanism("softpick", "Zuhri et al. 2025", score=DotProduct(normaliser="softpick")),
+        Mechanism("scalable_softmax", "Nakanishi 2025", score=ScalableSoftmax()),
+        Mechanism("power", "Gelada et al. 2025", score=Power()),
         Mechanism("hard", "Xu et al. 2015; Wikipedia", score=DotProduct(normaliser="hard")),
         Mechanism("soft_cap", "Gemma 2 (arXiv:2408.00118)", score=SoftCap()),
         Mechanism("cosine", "Liu et al. 2022, eq. 2", score=Cosine()),
@@ -242,6 +260,7 @@ MECHANISMS = {
         Mechanism("deepseek_sparse", "DeepSeek-V3.2 (arXiv:2512.02556)", score=DeepSeekSparse()),
         Mechanism("relative", "Raffel et al. 2020, section 2.1", score=Relative()),
         Mechanism("differential", "Ye et al. 2024, eq. 1 to 3", score=Differential()),
+        Mechanism("differential_v2", "Microsoft 2026, published code", score=DifferentialV2()),
         Mechanism("linear", "Katharopoulos et al. 2020; Wikipedia", score=LinearAttention()),
         Mechanism("delta", "Schlag et al. 2021; Wikipedia", score=Delta()),
         Mechanism("retention", "Sun et al. 2023, eq. 6", score=Retention()),
@@ -249,6 +268,9 @@ MECHANISMS = {
         Mechanism("gated_delta", "Yang et al. 2024, eq. 10", score=GatedDelta()),
         Mechanism("state_space", "Dao & Gu 2024, section 7", score=StateSpace()),
         Mechanism("kimi_delta", "Kimi Linear (arXiv:2510.26692)", score=KimiDelta()),
+        Mechanism("gated_delta2", "Gated DeltaNet-2 (arXiv:2605.22791)", score=GatedDelta2()),
+        Mechanism("delta_product", "Siems et al. 2025 (arXiv:2502.10297)", score=DeltaProduct()),
+        Mechanism("rwkv7", "Peng et al. 2025 (arXiv:2503.14456)", score=RWKV7()),
     )
 }
 ALIASES = {"bilinear": "luong_general"}
@@ -267,8 +289,9 @@ def register(row: Mechanism) -> None:
         raise UsageError(f"What is registered must be a Mechanism, not {row!r}; write Mechanism('name', 'source').")
     if row.name in BUILT_IN:
         raise UsageError(f"There is an attention mechanism {row.name!r} already; choose another name.")
-    if not row.name.isidentifier() or keyword.iskeyword(row.name):
+    if not row.name.isidentifier() or keyword.iskeyword(row.name) or row.name == specs.CYCLE:
         raise UsageError(f"{row.name!r} cannot stand in a spec string; choose a name such as 'my_attention'.")
+    check_definition(row.score)
     MECHANISMS[row.name] = row
 
 
@@ -276,7 +299,7 @@ def resolve(spec: str, depth: int) -> tuple[Mechanism, ...]:
     """Reads the mechanism of each of `depth` layers of a spec string, such as `super` or `super|dot_product`.
 
     Raises:
-      UsageError: a name or option is unknown, or there are more items than layers.
+      UsageError: a name or option is unknown, there are more items than layers, or a cycle does not fit them.
     """
     if not spec.strip():
         raise UsageError(f"An attention mechanism is needed; choose from {', '.join(MECHANISMS)}.")
@@ -284,10 +307,7 @@ def resolve(spec: str, depth: int) -> tuple[Mechanism, ...]:
 
 
 def _build(call: specs.SpecItem) -> Mechanism:
-    name = ALIASES.get(call.name, call.name)
-    if name not in MECHANISMS:
-        raise unknown("attention mechanism", call.name, [*MECHANISMS, *ALIASES])
-    preset, options = MECHANISMS[name], dict(call.options)
+    preset, options = _preset(call.name), dict(call.options)
     valid = [*PROJECTIONS, *OF_ROWS, *_fields(preset.score), *_fields(preset.align)]
     for option in options:
         check_known(f"option of {call.name}", option, valid)
@@ -295,7 +315,25 @@ def _build(call: specs.SpecItem) -> Mechanism:
     projections = {key: options.pop(key) for key in PROJECTIONS if key in options}
     projections |= {option: options.pop(option, getattr(preset, option)) for option in OPTIONS}
     align = _align(preset.align, options.pop("align", preset.align is not None), options)
-    return dataclasses.replace(preset, score=dataclasses.replace(preset.score, **score), align=align, **projections)
+    made = dataclasses.replace(preset, score=dataclasses.replace(preset.score, **score), align=align, **projections)
+    check_definition(made.score)
+    return made
+
+
+def _preset(name: str) -> Mechanism:
+    """Finds a row by its name, or makes one of what a file has under a name such as `my.py:Mine`."""
+    if not files.is_of_file(name):
+        known = ALIASES.get(name, name)
+        if known not in MECHANISMS:
+            raise unknown("attention mechanism", name, [*MECHANISMS, *ALIASES])
+        return MECHANISMS[known]
+    found = files.load(name)
+    if isinstance(found, Mechanism):
+        return dataclasses.replace(found, name=name)
+    score = found() if isinstance(found, type) and issubclass(found, Mixer) else found
+    check_definition(score)
+    unread = {"query": score.traits.reads_query, "key": score.traits.reads_key}
+    return Mechanism(name, name, score=score, **{piece: "none" for piece, reads in unread.items() if not reads})
 
 
 def _align(preset: Align | None, requested: Any, options: dict[str, Any]) -> Align | None:

@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 
 from attention import operations, specs
 from attention.activations import ACTIVATIONS
+from attention.defining.definition import knows_absolute_positions
 from attention.errors import UsageError
 from attention.kernels import ring
 from attention.kernels.call import parse_implementation
@@ -103,18 +104,29 @@ class TransformerConfig(ModelConfig):
     def _read_layers(self) -> None:
         """Sets what each layer is given; raises UsageError where an item is unknown, or items are more than layers."""
         deepest = max(getattr(self, depth) for depth in self.STACKS.values())
-        implementations = [item.strip() for item in self.implementation.split("|")]
+        implementations = specs.texts(self.implementation, "layer", deepest)
         for item in implementations:
             parse_implementation(item, "model.implementation")
         vars(self).update(
             mechanisms={spec: resolve(getattr(self, spec), getattr(self, size)) for spec, size in self.STACKS.items()},
-            implementations=specs.spread(implementations, self.implementation, "layer", deepest),
+            implementations=implementations,
             rotaries=rotary_layers(self.positions, deepest),
         )
 
     def attentions(self) -> dict[str, str]:
         """See `ModelConfig`."""
         return {spec: getattr(self, spec) for spec in self.STACKS}
+
+    def remarks(self) -> list[str]:
+        """Names the mechanisms that rotary positions do not make relative."""
+        layers = [pair for rows in self.mechanisms.values() for pair in zip(rows, self.rotaries, strict=False)]
+        absolute = sorted({row.name for row, turns in layers if turns and knows_absolute_positions(row.score)})
+        if not absolute:
+            return []
+        return [
+            f"With rotary positions, {', '.join(absolute)} depends on where a sequence starts: queries and keys do not "
+            "meet in products q·k alone."
+        ]
 
     def by_path(self) -> dict[str, Mechanism]:
         """Gives the mechanism of each attention layer by the path of its parameters."""

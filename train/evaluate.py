@@ -73,6 +73,7 @@ def parser() -> cli.Parser:
     made.add_argument("--step", default="last", help="last, best or the number of a step with a checkpoint")
     made.add_argument("--split", default="test", help="the data: train, validation or test")
     made.add_argument("--replica", type=int, help="number of a replica; default all")
+    cli.CODE(made)
     made.add_overrides()
     return made
 
@@ -82,7 +83,7 @@ def _run(arguments: Sequence[str]) -> None:
         own = processes.join(arguments)
         with processes.together():
             flags = parser().parse_args(own)
-            there = range(loading.validate(workdir.read_config(flags.workdir)).train.together)
+            there = range(workdir.load_config(flags.workdir).train.together)
         compilation.keep_programs()
         for replica in there if flags.replica is None else [flags.replica]:
             step, metrics = evaluate(flags.workdir, flags.step, flags.split, flags.overrides, replica)

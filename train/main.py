@@ -32,6 +32,7 @@ def parser() -> cli.Parser:
     parser.add_overrides()
     text = "the run's folder, default runs/<config>-<time>; a run that it holds is continued"
     parser.add_argument("--workdir", metavar="DIR", help=text)
+    cli.CODE(parser)
     text = "compile a step for the mesh on fake devices, without data, and print what it takes"
     parser.add_argument("--dry-run", action="store_true", help=text)
     parser.add_argument("--devices", type=cli.count, help="number of devices for --dry-run; default the mesh's")

@@ -72,11 +72,12 @@ def _projections(mechanism: Mechanism) -> str:
 
 
 def _score(spec: str, mechanism: Mechanism) -> str:
-    """Names the score, its normaliser unless it is softmax or names the row, and the alignment of values if any."""
+    """Names the score, its normaliser unless it is softmax or names the row, and alignment and gate if any."""
     name = mechanism.score.normaliser.partition("(")[0]
     normaliser = "" if name in ("softmax", spec) else f", {name}"
     align = "" if mechanism.align is None else ", A a head" if mechanism.align.per_head else ", A"
-    return f"{type(mechanism.score).__name__}{normaliser}{align}"
+    gate = {"": "", "elementwise": ", gate", "head": ", gate a head"}[mechanism.output_gate]
+    return f"{type(mechanism.score).__name__}{normaliser}{align}{gate}"
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> str:

@@ -53,7 +53,7 @@ class Asked:
             raise UsageError('Which mechanisms are tried? Name some, such as delta or "neural(dim=2)".')
         if flags.out or (flags.all and flags.only):
             raise UsageError("--out is for --merge, and --all is without --only; leave one out.")
-        named = dict.fromkeys("|".join(specs.items(spec)) for spec in flags.specs)  # however they were spaced
+        named = dict.fromkeys(str(specs.pattern(spec)) for spec in flags.specs)  # however they were spaced
         known = PUBLISHED if flags.full else CPU
         trials = flags.only or (known if flags.all else FIRST)
         for spec in named:

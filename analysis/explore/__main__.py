@@ -29,6 +29,7 @@ from train.mesh import compilation
     cli.flag("--split", default="test", help="split of the examples: train, validation or test"),
     cli.flag("--tokens", type=cli.count, default=64, help="the most tokens of an example of text"),
     cli.flag("--step", default="best", help="best, last or a step that has a checkpoint"),
+    cli.CODE,
     cli.flag("--out", type=cli.new_file, default="explorer.html", help="the page"),
 )
 def main(flags: argparse.Namespace) -> None:

@@ -15,7 +15,6 @@ from analysis.pictures import attention_maps
 from analysis.pictures.attention_maps import TextMaps
 from attention.errors import UsageError
 from models.layers.attention_weights import output_and_weights
-from train import loading
 from train.config.schema import Config
 from train.decode import alignment, trained
 from train.run import workdir
@@ -106,7 +105,7 @@ def of_run(directory: Path, wanted: Wanted) -> Looks:
       UsageError: There is no such run, checkpoint or example, a text has no tokens or too many, or the model has no
         attention between tokens.
     """
-    config = loading.validate(workdir.read_config(directory))
+    config = workdir.load_config(directory)
     if config.task == "image_classification" and wanted.texts:
         raise UsageError(f"{directory} is a run of {config.task}; give --examples in place of --text.")
     if config.task == "captioning":

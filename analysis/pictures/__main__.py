@@ -88,6 +88,7 @@ def parser() -> cli.Parser:
         subparser = kind(name, draw, text)
         subparser.add_argument("--workdir", type=Path, required=True, help="the run's folder")
         subparser.add_argument("--step", default="best", help="best, last or a step that has a checkpoint")
+        cli.CODE(subparser)
         return subparser
 
     drawn = kind("curves", _curves, "training curves, mean and spread over seeds")

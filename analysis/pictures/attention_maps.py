@@ -14,7 +14,6 @@ from jaxtyping import Array, Float, Int
 from attention import Mask, align_values
 from attention.errors import UsageError, check_known
 from models.layers.attention_weights import attention_weights, output_and_weights
-from train import loading
 from train.config.schema import Config
 from train.data import tokenisers
 from train.data.pipeline import Example
@@ -214,7 +213,7 @@ def of_text(directory: Path, text: str, step: str = "best") -> TextMaps:
     Raises:
       UsageError: There is no such run or checkpoint, it has another task, or the text has no tokens or too many.
     """
-    config = loading.validate(workdir.read_config(directory))
+    config = workdir.load_config(directory)
     if config.task not in TEXT_TASKS:
         raise UsageError(
             f"{directory} is a run of {config.task}; a text is for {', '.join(TEXT_TASKS)} and translation."

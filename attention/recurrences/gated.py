@@ -1,10 +1,12 @@
 """Recurrences that forget by gates of the token: gated linear attention and the gated delta rule."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.nn import initializers
 
 from attention.activations import unit
@@ -15,20 +17,26 @@ from attention.recurrences.surrounded import Surrounded
 from attention.types import Count
 
 
-def low_rank_parameters(sizes: Sizes, rank: int, bias: float) -> dict[str, Parameter]:
+def projection(sizes: Sizes, *width: int) -> Parameter:
+    """Declares a projection of the layer's inputs to an array of this shape for each head."""
+    shape = (sizes.model, sizes.heads, *width)
+    return Parameter(shape, initializers.lecun_normal(in_axis=0, out_axis=tuple(range(1, len(shape)))))
+
+
+def low_rank_parameters(sizes: Sizes, rank: int, bias: float, part: str = "forget") -> dict[str, Parameter]:
     """Declares the arrays of `low_rank`, with the initial value of b."""
     width = sizes.heads, sizes.head
     return {
-        "forget_down_kernel": Parameter((sizes.model, rank), initializers.lecun_normal()),
-        "forget_up_kernel": Parameter((rank, *width), initializers.lecun_normal(in_axis=0, out_axis=(1, 2))),
-        "forget_bias": Parameter(width, initializers.constant(bias)),
+        f"{part}_down_kernel": Parameter((sizes.model, rank), initializers.lecun_normal()),
+        f"{part}_up_kernel": Parameter((rank, *width), initializers.lecun_normal(in_axis=0, out_axis=(1, 2))),
+        f"{part}_bias": Parameter(width, initializers.constant(bias)),
     }
 
 
-def low_rank(params: Params, source: jax.Array) -> jax.Array:
-    """Computes W₂ W₁ x + b, `(*B, S, N, H)`."""
-    logits = jnp.tensordot(source @ params["forget_down_kernel"], params["forget_up_kernel"], 1)
-    return logits + lift(params["forget_bias"], logits.ndim)
+def low_rank(params: Params, source: jax.Array, part: str = "forget", inner: Callable = lambda x: x) -> jax.Array:
+    """Computes W₂ f(W₁ x) + b, `(*B, S, N, H)`."""
+    logits = jnp.tensordot(inner(source @ params[f"{part}_down_kernel"]), params[f"{part}_up_kernel"], 1)
+    return logits + lift(params[f"{part}_bias"], logits.ndim)
 
 
 def forget_rates(key: Any, shape: tuple[int], dtype: Any) -> jax.Array:
@@ -67,6 +75,13 @@ class GatedLinear(Recurrence):
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
         """Computes W q/√H."""
         return state @ query * query.size**-0.5
+
+    def oracle(self, weights: Any, head: int, state: Any, source: Any, key: Any, value: Any, query: Any) -> Any:
+        """Takes a step in NumPy."""
+        logits = source @ weights["forget_down_kernel"] @ weights["forget_up_kernel"][:, head]
+        faded = (1 + np.exp(-logits - weights["forget_bias"][head])) ** (-1 / 16)
+        state = state @ np.diag(faded) + np.outer(value, key)
+        return state, state @ query / np.sqrt(len(key))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,3 +132,19 @@ class GatedDelta(Surrounded):
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
         """Computes W q."""
         return state @ unit(jax.nn.silu(query))
+
+    def oracle(self, weights: Any, head: int, state: Any, source: Any, key: Any, value: Any, query: Any) -> Any:
+        """Takes a step in NumPy."""
+        amount = np.log1p(np.exp(source @ weights["forget_kernel"][:, head] + weights["forget_bias"][head]))
+        alpha = np.exp(-np.exp(weights["forget_rate"][head]) * amount)
+        logit = source @ weights["strength_kernel"][:, head]
+        return delta_step(alpha * state, self.strongest, logit, key, value, query)
+
+
+def delta_step(faded: np.ndarray, strongest: float, logit: float, key: Any, value: Any, query: Any) -> Any:
+    """Takes a step of the delta rule in NumPy, W (I − β k kᵀ) + β v kᵀ and W q, with unit SiLU keys and queries."""
+    beta = strongest / (1 + np.exp(-logit))
+    key, query = (x / (1 + np.exp(-x)) for x in (key, query))
+    key, query = key / np.linalg.norm(key), query / np.linalg.norm(query)
+    state = faded @ (np.eye(len(key)) - beta * np.outer(key, key)) + beta * np.outer(value, key)
+    return state, state @ query

@@ -47,10 +47,10 @@ def linear_attention(
       value: Values `(*B, S, K, V)`.
       feature: φ: `elu` (elu + 1), `relu` or `identity`.
       normalise: Whether to divide by the sum of the weights; not with `identity`, whose sum may be 0.
-      **options: The fields of `attention.options.Options`. Of masks only causal ones and key lengths are honoured.
-        There are no bias and no dropout, because there are no scores. Weights are the share of each value in each
-        output. The implementations are `auto`, `chunked` (a running state, linear in the length; causal needs T = S),
-        `xla` (all pairs at once) and `reference`.
+      **options: The fields of `attention.options.Options`. Of masks only causal ones, key lengths and segments are
+        honoured. There are no bias and no dropout, because there are no scores. Weights are the share of each value in
+        each output. The implementations are `auto`, `chunked` (a running state, linear in the length; causal needs
+        T = S), `xla` (all pairs at once) and `reference`.
 
     Returns:
       The output `(*B, T, N, V)`, and the weights `(*B, N, T, S)` if `return_weights` is set.

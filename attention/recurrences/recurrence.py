@@ -9,15 +9,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention import operations
-from attention.errors import UnsupportedError
+from attention.errors import UnsupportedError, UsageError
 from attention.forms import Tokens
 from attention.kernels.arrays import precise, spread_heads
 from attention.kernels.call import check_implementation
-from attention.mask import BY_POSITION, Mask
+from attention.mask import BY_TOKEN, Mask
 from attention.mesh import platform
 from attention.options import Options
 from attention.parameters import Params, Sizes, trail
-from attention.recurrences.state import Writes, all_pairs, from_state, in_chunks
+from attention.recurrences.state import Marks, Writes, all_pairs, from_state, in_chunks
 from attention.score import Mixer, Traits
 
 
@@ -26,9 +26,9 @@ class Recurrence(Mixer):
 
     A subclass must define `write` and `read` for one head, and `begin` where the state is no matrix. A causal step is
     write, then read; without causality all keys are written in order before any query reads. Keys beyond `key_lengths`
-    write nothing. From these follow all passes as a scan, and decoding. A subclass whose state is a matrix W may offer
-    `writes`, with `traits = CHUNKED`; from it all pairs at once (`xla`) and chunks of tokens follow, which are faster
-    and equal.
+    write nothing, and the state is empty where a segment begins. From these follow all passes as a scan, and decoding.
+    A subclass whose state is a matrix W may offer `writes`, with `traits = CHUNKED`; from it all pairs at once (`xla`)
+    and chunks of tokens follow, which are faster and equal.
     """
 
     title = ""
@@ -39,7 +39,10 @@ class Recurrence(Mixer):
         return None
 
     def begin(self, head: int, value: int) -> Any:
-        """Makes the empty state of one head, for keys and values of these widths: W, `(V, H)`, unless overridden."""
+        """Makes the empty state of one head, for keys and values of these widths: W, `(V, H)`, unless overridden.
+
+        Its arrays are of real or complex numbers, and stay so.
+        """
         return jnp.zeros((value, head))
 
     def write(self, params: Params, state: Any, key: jax.Array, value: jax.Array, gates: Any) -> Any:
@@ -57,10 +60,12 @@ class Recurrence(Mixer):
     def writes(self, params: Params, query: jax.Array, key: Any, value: jax.Array) -> tuple[Any, ...]:
         """Gives what makes and reads a state W, of arrays `(*B, L, N, H)` that are at least in float32.
 
-        W ← W diag(α), then W ← W + β (v − W φ(k)) φ(k)ᵀ, or W ← W + v φ(k)ᵀ if β is None, and W φ(q) is read.
+        W ← W diag(α), then W ← W + β (v − W φ(k)) φ(k)ᵀ, or W ← W + v φ(k)ᵀ if β is None, and W φ(q) is read. A vector
+        e in the place of β says W ← W + (v − W e) φ(k)ᵀ. A token that writes n times has n keys, values, β and α.
 
         Returns:
-          φ(q), φ(k) and v, then β `(*B, S, N)` or None, and log α `(*B, S, N, 1 or H)` or None if nothing fades.
+          φ(q), φ(k) and v, then β `(*B, S, N)` or e `(*B, S, N, H)` or None, and log α `(*B, S, N, 1 or H)` or None if
+          nothing fades; all but φ(q) with n·S for S, token after token, if each writes n times.
         """
         raise NotImplementedError
 
@@ -78,8 +83,13 @@ class Recurrence(Mixer):
         return self._start((*batch, sizes.heads), wide, sizes.head, dtype)
 
     def _start(self, lead: tuple[int, ...], head: int, value: int, dtype: Any) -> Any:
-        kind = jnp.promote_types(dtype, jnp.float32)
-        return jax.tree.map(lambda x: jnp.broadcast_to(x, (*lead, *x.shape)).astype(kind), self.begin(head, value))
+        def spread(x):
+            if not jnp.issubdtype(x.dtype, jnp.inexact):
+                raise UsageError(f"A state holds real or complex numbers, but {self.title} begins with {x.dtype}.")
+            least = jnp.complex64 if jnp.iscomplexobj(x) else jnp.float32
+            return jnp.broadcast_to(x, (*lead, *x.shape)).astype(jnp.promote_types(dtype, least))
+
+        return jax.tree.map(spread, self.begin(head, value))
 
     def attend(self, params: Params, query: Any, key: Any, value: Any, options: Options) -> Any:
         """Computes the output `(*B, T, N, V)`, and `weights` if the options ask for them."""
@@ -88,10 +98,10 @@ class Recurrence(Mixer):
             raise UnsupportedError(
                 f"{self.title} has no tiles of queries and keys; give the implementation 'chunked' alone."
             )
-        self._check(options)
+        self._check(options, jax.tree.leaves(query)[0].shape[-3], value.shape[-3])
         inputs = (params, query, key, value, options.mask)
-        out = self._output(name, *inputs).astype(value.dtype)
-        return (out, self.weights(*inputs).astype(value.dtype)) if options.return_weights else out
+        out = self._read(self._output(name, *inputs), value)
+        return (out, self._read(self.weights(*inputs), value)) if options.return_weights else out
 
     def _output(self, name: str, params: Params, query: Any, key: Any, value: jax.Array, mask: Mask) -> jax.Array:
         """Computes the output by the scan, by all pairs at once, or by chunks."""
@@ -106,17 +116,18 @@ class Recurrence(Mixer):
         if name == "reference" or "chunked" not in self.implementations:
             return self._scan_all(*inputs)
         writes, whole = self._writes(*inputs), name == "xla" or not stepwise
-        if whole and writes.decay is not None:
+        if whole and (writes.decay is not None or writes.key.shape[-2] > keys):
             return self._scan_all(*inputs)
         if name == "auto" and mask.causal and platform() == "cpu":
             return _unless_differentiated(self._scan_all, self._chunked)(*inputs)
-        return self.finish((all_pairs if whole else in_chunks)(writes, mask))
+        return self.finish(all_pairs(writes, mask) if whole else in_chunks(writes, mask.causal))
 
     def _chunked(self, *inputs: Any) -> jax.Array:
-        return self.finish(in_chunks(self._writes(*inputs), inputs[-1]))
+        return self.finish(in_chunks(self._writes(*inputs), inputs[-1].causal))
 
-    def _writes(self, params: Params, query: Any, key: Any, value: Any, mask: Mask) -> Writes:
-        return Writes.of(*self.writes(*jax.tree.map(precise, (params, query, key, value))), mask)
+    def _writes(self, params: Params, query: Any, key: Any, value: Any, mask: Mask, first: Any = 0) -> Writes:
+        made, tokens = self.writes(*jax.tree.map(precise, (params, query, key, value))), value.shape[-3]
+        return Writes.of(*made, Marks.of(mask, first, tokens).repeated(made[1].shape[-3] // tokens))
 
     def weights(
         self, params: Params, query: Any, key: Any, value: Float[Array, "*B S K V"], mask: Mask
@@ -129,34 +140,42 @@ class Recurrence(Mixer):
         origins = jnp.broadcast_to(jnp.eye(keys, dtype=value.dtype)[:, None], (*value.shape[:-1], keys))
         return jnp.moveaxis(self._scan_all(params, query, key, origins, mask, self.recall), -2, -3)
 
-    def _check(self, options: Options) -> None:
+    def _check(self, options: Options, queries: int, keys: int) -> None:
         asked = {"bias": options.bias is not None, "attention dropout": options.dropout_rate > 0}
         for what, is_asked in asked.items():
             if is_asked:
                 raise UnsupportedError(
                     f"{self.title} has no {what}: it keeps a running state and never scores a pair; ask for none."
                 )
-        options.mask.require(BY_POSITION, by=self.title)
+        options.mask.require(BY_TOKEN, by=self.title)
+        if "segments" in options.mask.parts() and not (options.mask.causal and options.mask.in_step(queries, keys)):
+            raise UsageError(f"{self.title} has segments in causal self-attention alone; say causal=True in the mask.")
 
-    def advance(self, params: Params, query: Any, key: Any, value: Any, before: Any, mask: Mask) -> tuple[Any, Any]:
-        """Computes the causal output of the next tokens and the states after them."""
-        mask.require(BY_POSITION, by=self.title)
+    def advance(self, params: Params, query: Any, key: Any, value: Any, state: Any, mask: Mask) -> tuple[Any, Any]:
+        """Computes the causal output of the next tokens and the states after them; see `Mixer`."""
+        mask.require(BY_TOKEN, by=self.title)
         if "chunked" in self.implementations:
-            out, after = from_state(self._writes(params, query, key, value, mask), before)
-            return self.finish(out).astype(value.dtype), after
-        out, after = self._scan(params, query, key, value, before, mask.key_lengths)
-        return out.astype(value.dtype), after
+            out, after = from_state(self._writes(params, query, key, value, mask, mask.query_offset), state)
+            return self._read(self.finish(out), value), after
+        state = self._empty(query, value) if state is None else state
+        marks = Marks.of(mask, mask.query_offset, value.shape[-3])
+        out, after = self._scan(params, query, key, value, state, marks)
+        return self._read(out, value), after
+
+    def _empty(self, query: Any, value: jax.Array) -> Any:
+        *batch, _, heads, head = jax.tree.leaves(query)[0].shape
+        return self._start((*batch, heads), head, value.shape[-1], value.dtype)
 
     def _scan_all(
         self, params: Params, query: Any, key: Any, value: Any, mask: Mask, read: Callable | None = None
     ) -> jax.Array:
         """Reads by queries at the mask's offset, or by queries when all keys are written; see `_scan`."""
-        *batch, keys, _, width = value.shape
-        queries, heads, head = jax.tree.leaves(query)[0].shape[-3:]
-        state = self._start((*batch, heads), head, width, value.dtype)
+        *batch, keys, _, _ = value.shape
+        queries, heads, _ = jax.tree.leaves(query)[0].shape[-3:]
+        state, marks = self._empty(query, value), Marks.of(mask, 0, keys)
         if mask.causal and mask.in_step(queries, keys):
-            return self._scan(params, query, key, value, state, mask.key_lengths, read=read)[0]
-        after, last = self._scan(params, None, key, value, state, mask.key_lengths, every=mask.causal)
+            return self._scan(params, query, key, value, state, marks, read=read)[0]
+        after, last = self._scan(params, None, key, value, state, marks, every=mask.causal)
         if mask.causal:
             written = jnp.clip(mask.query_offset + jnp.arange(queries) + 1, 0, keys)
             states = jax.tree.map(lambda empty, x: jnp.concatenate([empty[None], x])[written], state, after)
@@ -173,7 +192,7 @@ class Recurrence(Mixer):
         key: Any,
         value: Any,
         state: Any,
-        lengths: Any,
+        marks: Marks,
         *,
         every: bool = False,
         read: Callable | None = None,
@@ -189,20 +208,30 @@ class Recurrence(Mixer):
         tokens = jax.tree.map(by_token, (query, key, value, gates))
         write = self._over_heads(self.write, params, rank, (0, 0, 0, 0), heads)
         read = self._over_heads(read or self.read, params, rank, (0, 0), heads)
-        kind = jax.tree.map(lambda x: x.dtype, state)
+        marks = jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), marks)
+        empty = self._start((1,) * (rank + 1), tokens[1].shape[-1], value.shape[-1], value.dtype)
 
         def step(state, token):
-            query, key, value, gates, position = token
-            after = jax.tree.map(lambda x, dtype: x.astype(dtype), write(state, key, value, gates), kind)
-            if lengths is not None:
-                real = position < lengths
-                after = jax.tree.map(lambda x, y: jnp.where(trail(real, x.ndim), x, y), after, state)
+            (query, key, value, gates), (real, starts) = token
+            state = _chosen(starts, empty, state)
+            after = jax.tree.map(self._kept, write(state, key, value, gates), state)
+            after = after if real is None else _chosen(real, after, state)
             if query is None:
                 return after, after if every else None
             return after, read(after, query)
 
-        state, out = jax.lax.scan(step, state, (*tokens, jnp.arange(value.shape[rank])))
+        state, out = jax.lax.scan(step, state, (tokens, marks))
         return (out if query is None else jnp.moveaxis(out, 0, rank)), state
+
+    def _kept(self, after: jax.Array, before: jax.Array) -> jax.Array:
+        if jnp.iscomplexobj(after) and not jnp.iscomplexobj(before):
+            raise UsageError(f"{self.title} writes complex numbers to a real state; let `begin` make complex zeros.")
+        return after.astype(before.dtype)
+
+    def _read(self, out: jax.Array, value: jax.Array) -> jax.Array:
+        if jnp.iscomplexobj(out):
+            raise UsageError(f"{self.title} reads complex numbers; let `read` and `finish` give their real part.")
+        return out.astype(value.dtype)
 
     def _over_heads(self, function: Any, params: Params, rank: int, axes: tuple, heads: int) -> Any:
         """Makes a function of one head one of arrays `(*B, N, …)`."""
@@ -221,6 +250,13 @@ class Recurrence(Mixer):
 
 
 CHUNKED = dataclasses.replace(Recurrence.traits, kernels=("chunked",))  # of a recurrence that defines `writes`
+
+
+def _chosen(which: jax.Array | None, first: Any, second: Any) -> Any:
+    """Chooses states by sequence, the second where there is nothing to choose by."""
+    if which is None:
+        return second
+    return jax.tree.map(lambda x, y: jnp.where(trail(which, y.ndim), x, y).astype(y.dtype), first, second)
 
 
 def _unless_differentiated(alone: Callable, differentiated: Callable) -> Callable:

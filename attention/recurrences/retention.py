@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention.activations import inverse_rms
 from attention.parameters import Parameter, Params, Sizes
@@ -47,3 +48,9 @@ class Retention(Recurrence):
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
         """Computes W q/√H over its root mean square."""
         return self.finish(self.recall(params, state, query))
+
+    def oracle(self, weights: Any, head: int, state: Any, source: Any, key: Any, value: Any, query: Any) -> Any:
+        """Takes a step in NumPy."""
+        state = state / (1 + np.exp(weights["decay"][head])) + np.outer(value, key)
+        out = state @ query / np.sqrt(len(key))
+        return state, out / np.sqrt(np.mean(out**2) + 1e-6)

@@ -1,4 +1,4 @@
-"""Recurrences that choose what to keep by the token: Mamba-2's state space and Kimi delta attention."""
+"""Recurrences that choose what to keep by the token: Mamba-2's state space, Kimi delta attention, gated DeltaNet-2."""
 
 import dataclasses
 import math
@@ -6,11 +6,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.nn import initializers
 
+from attention.activations import unit
 from attention.kernels.arrays import spread_heads
 from attention.parameters import Parameter, Params, Sizes, lift
-from attention.recurrences.gated import GatedDelta, forget_rates, low_rank, low_rank_parameters
+from attention.recurrences.gated import (
+    GatedDelta,
+    delta_step,
+    forget_rates,
+    low_rank,
+    low_rank_parameters,
+    projection,
+)
 from attention.recurrences.surrounded import Surrounded
 
 
@@ -52,6 +61,12 @@ class StateSpace(Surrounded):
         """Computes W q."""
         return state @ query
 
+    def oracle(self, weights: Any, head: int, state: Any, source: Any, key: Any, value: Any, query: Any) -> Any:
+        """Takes a step in NumPy."""
+        step = np.log1p(np.exp(source @ weights["step_kernel"][:, head] + weights["step_bias"][head]))
+        state = np.exp(-step * np.exp(weights["forget_rate"][head])) * state + step * np.outer(value, key)
+        return state, state @ query
+
 
 @dataclasses.dataclass(frozen=True)
 class KimiDelta(GatedDelta):
@@ -69,7 +84,7 @@ class KimiDelta(GatedDelta):
         forget = low_rank_parameters(dataclasses.replace(sizes, head=self.state or sizes.head), sizes.head, -4.0)
         return forget | {name: rest[name] for name in ("strength_kernel", "forget_rate")} | self.surroundings(sizes)
 
-    def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, Any]:
         """Computes log α, `(*B, S, N, H)`, and β, `(*B, S, N)`."""
         rate = lift(jnp.exp(params["forget_rate"])[:, None], source.ndim + 1)
         return -rate * jax.nn.softplus(low_rank(params, source)), self.strength(params, source)
@@ -82,3 +97,60 @@ class KimiDelta(GatedDelta):
     def read(self, params: Params, state: jax.Array, query: jax.Array) -> jax.Array:
         """Computes W q/√H."""
         return super().read(params, state, query) / math.sqrt(query.size)
+
+    def oracle(self, weights: Any, head: int, state: Any, source: Any, key: Any, value: Any, query: Any) -> Any:
+        """Takes a step in NumPy."""
+        logits = source @ weights["forget_down_kernel"] @ weights["forget_up_kernel"][:, head]
+        amount = np.log1p(np.exp(logits + weights["forget_bias"][head]))
+        faded = state @ np.diag(np.exp(-np.exp(weights["forget_rate"][head]) * amount))
+        logit = source @ weights["strength_kernel"][:, head]
+        state, out = delta_step(faded, self.strongest, logit, key, value, query)
+        return state, out / np.sqrt(len(key))
+
+
+@dataclasses.dataclass(frozen=True)
+class GatedDelta2(KimiDelta):
+    """W ← W diag(α) (I − (b∘k) kᵀ) + (w∘v) kᵀ and W q/√H: it erases and writes by gates of their own.
+
+    Gated DeltaNet-2 (Hatamizadeh et al. 2026, arXiv:2605.22791), as flash-linear-attention states it. k, q and α are
+    those of `kimi_delta`, which is the case b = w = β; here b = s·σ(W_b x) is of each column and w = σ(W_w x) of each
+    row of each head.
+    """
+
+    title = "Gated delta attention with two gates"
+
+    def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
+        """Declares W₁, W₂, b and a of α, and W_b and W_w."""
+        rest = super().parameters(sizes)
+        del rest["strength_kernel"]
+        erase, write = projection(sizes, self.state or sizes.head), projection(sizes, sizes.head)
+        return rest | {"erase_kernel": erase, "write_kernel": write}
+
+    def strength(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Computes b and w, `(*B, S, N, H)`."""
+        erase, write = (jax.nn.sigmoid(jnp.tensordot(source, params[f"{n}_kernel"], 1)) for n in ("erase", "write"))
+        return self.strongest * erase, write
+
+    def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: Any) -> jax.Array:
+        """Fades W, and puts w∘v in the place of what W stored for b∘k."""
+        (decay, (erase, write)), key = gates, unit(jax.nn.silu(key))
+        faded = jnp.exp(decay)[None] * state
+        return faded + jnp.outer(write * value - faded @ (erase * key), key)
+
+    def writes(self, params: Params, query: jax.Array, key: Any, value: jax.Array) -> tuple[Any, ...]:
+        """Writes w∘v less what the faded W stores for b∘k."""
+        query, key, value, (erase, write), decay = super().writes(params, query, key, value)
+        key, value = spread_heads((key, value), erase.shape[-2])
+        return query, key, write * value, erase * key, decay
+
+    def oracle(self, weights: Any, head: int, state: Any, source: Any, key: Any, value: Any, query: Any) -> Any:
+        """Takes a step in NumPy."""
+        sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
+        logits = source @ weights["forget_down_kernel"] @ weights["forget_up_kernel"][:, head]
+        amount = np.log1p(np.exp(logits + weights["forget_bias"][head]))
+        key, query = (x * sigmoid(x) / np.linalg.norm(x * sigmoid(x)) for x in (key, query))
+        erase = self.strongest * sigmoid(source @ weights["erase_kernel"][:, head])
+        write = sigmoid(source @ weights["write_kernel"][:, head])
+        state = state @ np.diag(np.exp(-np.exp(weights["forget_rate"][head]) * amount))
+        state = state @ (np.eye(len(key)) - np.outer(erase * key, key)) + np.outer(write * value, key)
+        return state, state @ query / np.sqrt(len(key))

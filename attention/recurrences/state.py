@@ -2,7 +2,8 @@
 
 With a strength β, u_j = β_j (v_j − W k_j) depends on all keys before; within a chunk that is a triangular system
 (Yang et al. 2024, "Parallelizing linear Transformers with the delta rule over sequence length"):
-(I + diag(β) tril(K Kᵀ, −1)) U = diag(β) (V − K Wᵀ).
+(I + diag(β) tril(K Kᵀ, −1)) U = diag(β) (V − K Wᵀ). Where what is erased is read at e_j in place of β_j k_j,
+u_j = v_j − W e_j and (I + tril(E Kᵀ, −1)) U = V − E Wᵀ. A token may write several times.
 
 A state that fades, W_j = W_{j−1} diag(α_j) + u_j k_jᵀ, weighs what key s wrote by exp(b_t − b_s) when it is read at t:
 b are the sums of log α within a chunk (Yang et al. 2023, "Gated linear attention"). All exponents are at most 0.
@@ -33,6 +34,43 @@ from attention.parameters import lift
 CHUNK, NARROW_CHUNK = 64, 16  # tokens; the latter where each column fades by itself, which takes more products
 
 
+class Marks(NamedTuple):
+    """What a mask says of the tokens that are written.
+
+    Attributes:
+      real: Whether each is no padding, `(*B, S)`; None if all are real.
+      starts: Whether a segment begins with it, `(*B, S)`, so that the state is empty before; None without segments.
+    """
+
+    real: jax.Array | None
+    starts: jax.Array | None
+
+    @classmethod
+    def of(cls, mask: Mask, first: int | jax.Array, tokens: int) -> Marks:
+        """Takes the part of a mask that is about the tokens from position `first` on."""
+        real, segments = None if mask.key_lengths is None else mask.real_keys(tokens, first), mask.key_segments
+        if segments is None:
+            return cls(real, None)
+        starts = jnp.diff(segments, prepend=segments[..., :1], axis=-1) != 0
+        return cls(real, jax.lax.dynamic_slice_in_dim(starts, first, tokens, -1))
+
+    def runs(self, before: int) -> jax.Array | None:
+        """Counts the segments that began up to each token and to those `before` the first, `(*B, before + S)`."""
+        if self.starts is None:
+            return None
+        none = jnp.zeros((*self.starts.shape[:-1], before), int)
+        return jnp.concatenate([none, jnp.cumsum(self.starts, -1)], -1)
+
+    def repeated(self, times: int) -> Marks:
+        """Says the same of tokens that each write several times, of which the first begins a segment."""
+        if times == 1:
+            return self
+        real, starts = (None if x is None else jnp.repeat(x, times, -1) for x in self)
+        if starts is not None:
+            starts &= lift(np.arange(starts.shape[-1]) % times == 0, starts.ndim)
+        return Marks(real, starts)
+
+
 class Writes(NamedTuple):
     """The arrays that write and read the state, by head and at least in float32.
 
@@ -40,84 +78,135 @@ class Writes(NamedTuple):
       query: Features that read, `(*B, N, T, H)`, or None if nothing is read.
       key: Features that write, `(*B, N, S, H)`; zero where nothing is written.
       value: `(*B, N, S, V)`.
-      strength: β, `(*B, N, S, 1)`, or None if values are written unchanged.
+      strength: β, `(*B, N, S, 1)`, or None.
+      erase: e, `(*B, N, S, H)`, in place of β φ(k), or None; if both are None, values are written unchanged.
       decay: log α, `(*B, N, S, 1)` or `(*B, N, S, H)`, before each key is written; None if nothing fades.
+      starts: Whether a segment begins with the key, `(*B, 1, S, 1)`, or None without segments.
     """
 
     query: jax.Array | None
     key: jax.Array
     value: jax.Array
     strength: jax.Array | None
+    erase: jax.Array | None
     decay: jax.Array | None
+    starts: jax.Array | None
 
     @classmethod
-    def of(cls, query, key, value, strength, decay, mask: Mask) -> Writes:
-        """Builds them from arrays in the layout of `jax.nn`; keys beyond the mask's lengths write nothing."""
-        writing = key, value, None if strength is None else strength[..., None], decay
-        if mask.key_lengths is not None:
-            real = mask.real_keys(key.shape[-3])[..., None, None]
-            writing = jax.tree.map(lambda x: jnp.where(real, x, 0), writing)
+    def of(cls, query, key, value, strength, decay, marks: Marks) -> Writes:
+        """Builds them from arrays in the layout of `jax.nn`; keys that are padding write nothing."""
+        number = strength is not None and strength.ndim < key.ndim
+        writing = key, value, *((strength[..., None], None) if number else (None, strength)), decay
+        if marks.real is not None:
+            writing = jax.tree.map(lambda x: jnp.where(marks.real[..., None, None], x, 0), writing)
         spread = spread_heads((query, *writing), query.shape[-2])
         by_head = jax.tree.map(lambda x: jnp.moveaxis(precise(x), -2, -3), spread)
         dtype = jnp.result_type(*jax.tree.leaves(by_head))
-        return cls(*jax.tree.map(lambda x: x.astype(dtype), by_head))
+        starts = None if marks.starts is None else marks.starts[..., None, :, None]
+        return cls(*jax.tree.map(lambda x: x.astype(dtype), by_head), starts)
+
+
+class Passage(NamedTuple):
+    """What is left of what one token of a chunk wrote, or of the state before the chunk, at another token.
+
+    Attributes:
+      sums: b, the sums of log α from the first token on, `(*B, N, C, 1 or H)`, or None if nothing fades.
+      runs: The number of segments that began up to each token, `(*B, 1, C, 1)`, or None without segments.
+    """
+
+    sums: jax.Array | None
+    runs: jax.Array | None
+
+    @classmethod
+    def of(cls, writes: Writes) -> Passage:
+        """Sums what fades and what begins."""
+        decay, starts = writes.decay, writes.starts
+        sums = None if decay is None else jnp.cumsum(decay, -2)
+        return cls(sums, None if starts is None else jnp.cumsum(starts, -2))
+
+    def from_before(self, x: jax.Array) -> jax.Array:
+        """Weighs features `(*B, N, C, H)` of the tokens that meet the state before the chunk."""
+        return self._faded(x, self.sums, None if self.runs is None else self.runs == 0)
+
+    def to_after(self, x: jax.Array) -> jax.Array:
+        """Weighs features `(*B, N, C, H)` of the tokens by what is left after the chunk."""
+        rest = None if self.sums is None else self.sums[..., -1:, :] - self.sums
+        return self._faded(x, rest, None if self.runs is None else self.runs == self.runs[..., -1:, :])
+
+    def through(self, state: jax.Array) -> jax.Array:
+        """Weighs a state `(*B, N, V, H)` before the chunk by what is left after it."""
+        rest = None if self.sums is None else self.sums[..., -1:, :]
+        return self._faded(state, rest, None if self.runs is None else self.runs[..., -1:, :] == 0)
+
+    def _faded(self, x: jax.Array, decay: jax.Array | None, passes: jax.Array | None) -> jax.Array:
+        x = x if decay is None else x * jnp.exp(decay)
+        return x if passes is None else jnp.where(passes, x, 0)
+
+    def between(self, rows: jax.Array, columns: jax.Array) -> jax.Array:
+        """Computes Σ_h x_th y_sh exp(b_t − b_s) for s ≤ t of one segment and else 0, `(*B, N, C, C)`."""
+        pairs = _pairs(rows, columns, self.sums)
+        return pairs if self.runs is None else jnp.where(self.runs == self.runs.swapaxes(-1, -2), pairs, 0)
 
 
 def all_pairs(writes: Writes, mask: Mask) -> jax.Array:
-    """Computes the output `(*B, T, N, V)` from φ(q)·φ(k) of all pairs."""
-    written = _written(writes, None, None)
+    """Computes the output `(*B, T, N, V)` from φ(q)·φ(k) of all pairs; with segments T = S and the mask is causal."""
+    passage = Passage.of(writes._replace(decay=None))
+    written = _written(writes, None, passage)
     pairs = jnp.einsum("...th,...sh->...ts", writes.query, writes.key)
     if mask.causal:
         allowed = mask.positions(*pairs.shape[-2:])
         pairs = jnp.where(lift(allowed, pairs.ndim), pairs, 0.0)
+    if passage.runs is not None:
+        pairs = jnp.where(passage.runs == passage.runs.swapaxes(-1, -2), pairs, 0.0)
     return jnp.moveaxis(pairs @ written, -3, -2)
 
 
-def in_chunks(writes: Writes, mask: Mask) -> jax.Array:
+def in_chunks(writes: Writes, causal: bool) -> jax.Array:
     """Computes the output `(*B, T, N, V)` chunk by chunk; if causal, there must be as many queries as keys."""
-    keys = writes.key
-    empty = jnp.zeros((*keys.shape[:-2], writes.value.shape[-1], keys.shape[-1]), keys.dtype)
-    if mask.causal:
-        return from_state(writes, empty)[0]
-    if writes.strength is None and writes.decay is None:
-        after = jnp.einsum("...sv,...sh->...vh", writes.value, keys)
+    if causal:
+        return from_state(writes, None)[0]
+    if writes.strength is None and writes.erase is None and writes.decay is None:
+        after = jnp.einsum("...sv,...sh->...vh", writes.value, writes.key)
     else:
-        _, after = _scan(writes._replace(query=None), empty)
+        _, after = _scan(writes._replace(query=None), None)
     return jnp.einsum("...nvh,...nth->...tnv", after, writes.query)
 
 
-def from_state(writes: Writes, before: jax.Array) -> tuple[jax.Array, jax.Array]:
+def from_state(writes: Writes, before: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Computes the causal output `(*B, T, N, V)` of tokens after a state `(*B, N, V, H)`, and the next state."""
+    keys, times = writes.key.shape[-2], writes.key.shape[-2] // writes.query.shape[-2]
+    if times > 1:  # a query reads after the last of its token
+        before_last = [(0, 0)] * (writes.query.ndim - 1) + [(times - 1, 0), (0, 0)]
+        query = jnp.pad(writes.query[..., None, :], before_last)
+        writes = writes._replace(query=query.reshape(*query.shape[:-3], keys, query.shape[-1]))
     out, after = _scan(writes, before)
     out = jnp.moveaxis(out, 0, -3)
-    out = out.reshape(*out.shape[:-3], -1, out.shape[-1])[..., : writes.key.shape[-2], :]
+    out = out.reshape(*out.shape[:-3], -1, out.shape[-1])[..., times - 1 : keys : times, :]
     return jnp.moveaxis(out, -3, -2), after
 
 
-def _scan(writes: Writes, before: jax.Array) -> tuple[jax.Array | None, jax.Array]:
-    """Computes what the queries read, with the axis of chunks first, or None without queries, and the last state."""
+def _scan(writes: Writes, before: jax.Array | None) -> tuple[jax.Array | None, jax.Array]:
+    """Computes what the queries read, with the axis of chunks first, or None without queries, and the last state.
+
+    The state before is empty if it is None.
+    """
     wide = writes.decay is None or writes.decay.shape[-1] == 1
     chunk = min(CHUNK if wide else NARROW_CHUNK, writes.key.shape[-2])
     chunks = jax.tree.map(lambda x: _chunks(x, chunk), writes)
+    keys, width = writes.key, writes.value.shape[-1]
+    before = jnp.zeros((*keys.shape[:-2], width, keys.shape[-1]), keys.dtype) if before is None else before
 
     def step(state, chunk_writes: Writes):
-        query, key, _, _, decay = chunk_writes
-        sums = None if decay is None else jnp.cumsum(decay, -2)
-        rest = None if decay is None else sums[..., -1:, :]
-        written = _written(chunk_writes, state, sums)
-        remembered = key if decay is None else _faded(key, rest - sums)
-        after = _faded(state, rest) + jnp.einsum("...sv,...sh->...vh", written, remembered)
+        query, key, passage = chunk_writes.query, chunk_writes.key, Passage.of(chunk_writes)
+        written = _written(chunk_writes, state, passage)
+        after = passage.through(state) + jnp.einsum("...sv,...sh->...vh", written, passage.to_after(key))
         if query is None:
             return after, None
-        known = jnp.einsum("...th,...vh->...tv", _faded(query, sums), state)
-        return after, known + _pairs(query, key, sums) @ written
+        known = jnp.einsum("...th,...vh->...tv", passage.from_before(query), state)
+        return after, known + passage.between(query, key) @ written
 
     after, out = jax.lax.scan(step, before, chunks)
     return out, after
-
-
-def _faded(x: jax.Array, decay: jax.Array | None) -> jax.Array:
-    return x if decay is None else x * jnp.exp(decay)
 
 
 def _pairs(rows: jax.Array, columns: jax.Array, sums: jax.Array | None) -> jax.Array:
@@ -152,13 +241,15 @@ def _pairs_by_column(rows: jax.Array, columns: jax.Array, sums: jax.Array) -> ja
     return out
 
 
-def _written(writes: Writes, state: jax.Array | None, sums: jax.Array | None) -> jax.Array:
+def _written(writes: Writes, state: jax.Array | None, passage: Passage) -> jax.Array:
     """Computes u_j of each key, `(*B, N, S, V)`, given the state before them; None is an empty state."""
-    if writes.strength is None:
+    if writes.strength is None and writes.erase is None:
         return writes.value
-    known = 0.0 if state is None else jnp.einsum("...sh,...vh->...sv", _faded(writes.key, sums), state)
-    overlap = writes.strength * jnp.tril(_pairs(writes.key, writes.key, sums), -1)
-    rest = writes.strength * (writes.value - known)
+    erase = writes.key if writes.erase is None else writes.erase
+    known = 0.0 if state is None else jnp.einsum("...sh,...vh->...sv", passage.from_before(erase), state)
+    overlap, rest = jnp.tril(passage.between(erase, writes.key), -1), writes.value - known
+    if writes.strength is not None:
+        overlap, rest = writes.strength * overlap, writes.strength * rest
     return _solved(overlap, rest)
 
 

@@ -16,6 +16,7 @@ from attention.mask import Mask
 from attention.options import Options
 from attention.parameters import Parameter, Params, Sizes, lift
 from attention.recurrences.recurrence import CHUNKED, Recurrence
+from attention.recurrences.state import Marks
 from attention.score import Traits
 from attention.types import Names, Positive, Sentinel, Size
 
@@ -120,7 +121,8 @@ class Surrounded(Recurrence):
         """Computes the output, and `weights` of the convolved values, without the skip, if the options ask for them."""
         query, gate = query if self.gate else (query, None)
         if self.conv:
-            query, key, value = self._convolved(params, query, key, value, {})[0]
+            marks = Marks.of(options.mask, 0, value.shape[-3])
+            query, key, value = self._convolved(params, query, key, value, {}, marks)[0]
             value = options.mask.without_unreachable(value, query.shape[-3], value.ndim)
         query = self._spread(query, value)
         found = super().attend(params, query, key, value, options)
@@ -129,35 +131,37 @@ class Surrounded(Recurrence):
             return self._behind(params, found[0], own, gate), found[1]
         return self._behind(params, found, own, gate)
 
-    def advance(self, params: Params, query: Any, key: Any, value: Any, before: Any, mask: Mask) -> tuple[Any, Any]:
+    def advance(self, params: Params, query: Any, key: Any, value: Any, state: Any, mask: Mask) -> tuple[Any, Any]:
         """Computes the causal output of the next tokens, and the states and last tokens after them."""
         query, gate = query if self.gate else (query, None)
         last = None
         if self.conv:
-            before, last = before
-            (query, key, value), last = self._convolved(params, query, key, value, last)
+            state, last = state or (None, {})
+            marks = Marks.of(mask, mask.query_offset, value.shape[-3])
+            (query, key, value), last = self._convolved(params, query, key, value, last, marks)
         query = self._spread(query, value)
-        out, after = super().advance(params, query, key, value, before, mask)
+        out, after = super().advance(params, query, key, value, state, mask)
         return self._behind(params, out, value, gate), (after, last) if self.conv else after
 
     def _spread(self, query: jax.Array, value: jax.Array) -> jax.Array:
         return spread_heads(query, value.shape[-2]) if self.groups else query
 
     def _convolved(
-        self, params: Params, query: jax.Array, key: Any, value: jax.Array, last: dict[str, jax.Array]
+        self, params: Params, query: Any, key: Any, value: jax.Array, last: dict[str, jax.Array], marks: Marks
     ) -> tuple[tuple[Any, ...], dict[str, jax.Array]]:
         """Convolves queries, keys with gates, and values, given the tokens before; also gives the last tokens."""
         keys, gates = key
         done, after = {}, {}
+        runs = marks.runs(self.conv - 1)
         for part, x in zip(PARTS, (query, keys, value), strict=True):
             x = spread_heads(x, params[f"{part}_taps"].shape[-2])
             lead = last.get(part, jnp.zeros((*x.shape[:-3], self.conv - 1, *x.shape[-2:]), x.dtype))
             wide = jnp.concatenate([lead, precise(x)], axis=-3)
-            rows = [jax.lax.slice_in_dim(wide, tap, tap + x.shape[-3], axis=-3) for tap in range(self.conv)]
+            rows = [_seen(wide, tap, x.shape[-3], runs, slice(self.conv - 1, None)) for tap in range(self.conv)]
             out = sum(row * lift(tap, x.ndim) for row, tap in zip(rows, params[f"{part}_taps"], strict=True))
             out += lift(params[f"{part}_taps_bias"], x.ndim)
             done[part] = (out if part in self.silent else jax.nn.silu(out)).astype(x.dtype)
-            after[part] = wide[..., x.shape[-3] :, :, :]
+            after[part] = _seen(wide, x.shape[-3], self.conv - 1, runs, slice(-1, None))
         return (done["query"], (done["key"], gates), done["value"]), after
 
     def _behind(self, params: Params, out: jax.Array, value: jax.Array | None, gate: jax.Array | None) -> jax.Array:
@@ -173,3 +177,12 @@ class Surrounded(Recurrence):
         wide = (normed * inverse_rms(normed, self.epsilon)).reshape(wide.shape)
         wide *= lift(params["gate_scale"], out.ndim)
         return (wide * factor if self.gate == "norm_first" else wide).astype(out.dtype)
+
+
+def _seen(wide: jax.Array, first: int, tokens: int, runs: jax.Array | None, now: slice) -> jax.Array:
+    """Takes tokens of `(*B, L, N, H)`, as zeros where their run of one segment is not that of the tokens `now`."""
+    part = jax.lax.slice_in_dim(wide, first, first + tokens, axis=-3)
+    if runs is None:
+        return part
+    same = runs[..., first : first + tokens] == runs[..., now]
+    return jnp.where(same[..., None, None], part, 0)

@@ -1,7 +1,11 @@
-"""Differential attention: the difference of two softmaxes, which cancels common noise (Ye et al. 2024, 2410.05258)."""
+"""Differential attention: the difference of two softmaxes, which cancels common noise.
+
+The first version is of Ye et al. 2024, 2410.05258; the second is Microsoft's of January 2026, defined in its published
+code (`microsoft/unilm`, Diff-Transformer-V2).
+"""
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +17,7 @@ from attention.forms import Tokens
 from attention.kernels.arrays import precise
 from attention.options import Options
 from attention.parameters import Parameter, Params, Sizes, lift
-from attention.score import Mixer, Traits
+from attention.score import PRODUCTS, Mixer, Traits
 from attention.scores.dot import DotProduct
 from attention.types import NotNegative, below
 
@@ -67,3 +71,36 @@ class Differential(Mixer):
 def _check_even(width: int) -> None:
     if width % 2:
         raise UsageError(f"Differential attention halves its heads, so they cannot be {width} wide.")
+
+
+@dataclasses.dataclass(frozen=True)
+class DifferentialV2(Mixer):
+    """(softmax(q¹·k/√H) − σ(w·x) softmax(q²·k/√H)) v: two queries a head share its keys and values, without a norm.
+
+    q² is a further projection of the query's token x, and so is the share σ(w·x) of each head.
+    """
+
+    title = "Differential attention V2"
+    normaliser = "softmax"
+    traits = Traits(one_sequence=True, keeps_keys=True, kernels=PRODUCTS)
+    KERNELS: ClassVar[tuple[str, ...]] = ("second_kernel", "share_kernel")
+
+    def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
+        """Declares the projections of x to q² and to w·x."""
+        second = initializers.lecun_normal(in_axis=0, out_axis=(1, 2)), (sizes.model, sizes.heads, sizes.head)
+        share = initializers.lecun_normal(), (sizes.model, sizes.heads)
+        return {name: Parameter(shape, init) for name, (init, shape) in zip(self.KERNELS, (second, share), strict=True)}
+
+    def prepare_query(self, params: Params, query: jax.Array, at: Tokens) -> Any:
+        """Gives both turned queries and the share."""
+        second, share = (jnp.tensordot(at.source, params[name].astype(at.source.dtype), 1) for name in self.KERNELS)
+        return at.turn(query), at.turn(second.astype(query.dtype)), jax.nn.sigmoid(precise(share))
+
+    def attend(self, params: Params, query: Any, key: Any, value: Any, options: Options) -> Any:
+        """Computes the difference, and that of the weights if asked for."""
+        *queries, share = query
+        first, second = (DotProduct().attend({}, query, key, value, options) for query in queries)
+        shares = share[..., None], jnp.swapaxes(share, -1, -2)[..., None]
+        if not options.return_weights:
+            return (first - shares[0] * second).astype(value.dtype)
+        return tuple((x - part * y).astype(value.dtype) for x, y, part in zip(first, second, shares, strict=True))

@@ -12,8 +12,10 @@ from jaxtyping import Array, Float
 from attention.activations import inverse_rms
 from attention.errors import UsageError
 from attention.forms import At, Dot, Tokens
-from attention.kernels.arrays import precise
-from attention.options import takes_options
+from attention.kernels.arrays import precise, score_dtype
+from attention.normaliser import count_keys
+from attention.operations import Cost
+from attention.options import Options, takes_options
 from attention.parameters import Parameter, Params, Sizes, lift
 from attention.score import PRODUCTS, Score, Traits, attend
 from attention.types import Names, NotNegative, Sentinel, Size
@@ -131,3 +133,31 @@ class DotProduct(Score):
     def form(self, params: Params, query: jax.Array, key: jax.Array) -> Dot:
         """Gives the scores as they are."""
         return Dot(query, key, self.scale or query.shape[-1] ** -0.5, precision=self.precision)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalableSoftmax(DotProduct):
+    """score = s log(n) · q·k · scale, n the number of keys that the query may attend to, with an s that a head learns.
+
+    The softmax of these scores does not flatten as n grows (Nakanishi 2025, arXiv:2501.19399, without its bias).
+    s starts from 0.43, as in the paper.
+    """
+
+    title = "Scalable softmax"
+
+    def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
+        """Declares s beside what dot products have."""
+        scale = Parameter((sizes.heads,), initializers.constant(0.43), ("heads",))
+        return super().parameters(sizes) | {"length_scale": scale}
+
+    def attend(self, params: Params, query: jax.Array, key: Any, value: jax.Array, options: Options) -> Any:
+        """Multiplies the queries by s log(n) first, so that all kernels of dot products serve."""
+        shape = (*query.shape[:-3], query.shape[-2], query.shape[-3], value.shape[-3])
+        allowed = options.mask.materialise(*shape[-2:], len(shape))
+        count = count_keys(allowed, shape, score_dtype(query)).swapaxes(-3, -2)
+        factor = lift(params["length_scale"][:, None], query.ndim) * jnp.log(count)
+        return super().attend(params, (query * factor).astype(query.dtype), key, value, options)
+
+    def cost(self, sizes: Sizes, queries: int, keys: int) -> Cost:
+        """Counts the factor of each query too."""
+        return super().cost(sizes, queries, keys) + Cost(pointwise=queries * sizes.heads * (sizes.head + 2))

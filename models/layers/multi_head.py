@@ -67,7 +67,7 @@ class MultiHeadAttention(AttentionPieces):
             else:
                 key, value = self._of_source(pieces, source, mask, x.shape[1])
             heads = self._attend(self.mechanism.score, pieces.score, query, key, value, mask, train)
-        out = pieces.out(heads)
+        out = pieces.out(pieces.gate(heads, x))
         return out if cache is None else (out, cache.advance(x.shape[1]))
 
     def prepare(
@@ -159,7 +159,7 @@ class MultiHeadAttention(AttentionPieces):
             key, value = self._keys_and_values(pieces, slots, self._tokens(0, slots))
         if cache.state is None:
             return self._attend(score, pieces.score, query, key, value, mask, train), cache
-        heads, state = score.advance(pieces.score, query, key, value, cache.state, _from(mask, cache.length))
+        heads, state = score.advance(pieces.score, query, key, value, cache.state, mask)
         return heads, dataclasses.replace(cache, state=state)
 
     def _attend_latents(

@@ -31,7 +31,8 @@ class Pieces(NamedTuple):
 
     `latent` gives what keys and values are projected from, given the position of the first token; without a latent
     that is the source. Its first numbers are the turned key that all heads share, if there is one. `align` takes
-    values, a mask and rows, as `attention.align_values`; without an alignment it returns the values.
+    values, a mask and rows, as `attention.align_values`; without an alignment it returns the values. `gate` takes the
+    outputs of the heads and the inputs of the queries.
     """
 
     score: Params
@@ -39,6 +40,7 @@ class Pieces(NamedTuple):
     latent: Callable[[jax.Array, int | jax.Array], jax.Array]
     key: Callable[[jax.Array], jax.Array | None]
     value: Callable[[jax.Array], jax.Array] | None  # None if the values are the keys
+    gate: Callable[[jax.Array, jax.Array], jax.Array]
     out: Callable[[jax.Array], jax.Array]
     align: Callable[..., jax.Array]
 
@@ -178,7 +180,8 @@ class AttentionPieces(nn.Module):
         key = query if mechanism.key == "shared" else self._projection("key", width)
         tied = mechanism.value == "tied" or (mechanism.value == "identity" == mechanism.key)
         value = None if tied else self._projection("value", width)
-        return Pieces(score, query, latent, key, value, self._projection("out", width), self._alignment())
+        gate, out = self._gate(width), self._projection("out", width)
+        return Pieces(score, query, latent, key, value, gate, out, self._alignment())
 
     def _query(self, width: int) -> Callable[[jax.Array], jax.Array]:
         query = self._projection("query", width)
@@ -202,6 +205,13 @@ class AttentionPieces(nn.Module):
             return down
         norm = RmsNorm(LATENT_EPSILON, self.dtype, name=f"{name}_norm")
         return lambda x: norm(down(x))
+
+    def _gate(self, width: int) -> Callable[[jax.Array, jax.Array], jax.Array]:
+        numbers = self.mechanism.gates(self.head_width(width))
+        if not numbers:
+            return lambda heads, x: heads
+        gate = Dense((self.heads, numbers), bias=self.bias, dtype=self.dtype, name="output_gate")
+        return lambda heads, x: heads * nn.sigmoid(gate(x))
 
     def _score_parameters(self, sizes: Sizes) -> Params:
         declared = self.mechanism.score.arrays(sizes)

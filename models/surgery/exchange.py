@@ -20,7 +20,7 @@ _GROUPED = re.compile(r"(key|value)/(kernel|bias)$")  # linear projections to K 
 
 def keeps(spec: str) -> bool:
     """Tells whether a spec string has a layer that keeps the mechanism of the source of the weights."""
-    return KEEP in spec and KEEP in specs.items(spec)
+    return KEEP in spec and KEEP in map(str, specs.pattern(spec).items)
 
 
 def kept(spec: str, source: str, depth: int) -> str:
@@ -33,7 +33,7 @@ def kept(spec: str, source: str, depth: int) -> str:
     Raises:
       UsageError: one of them has more items than layers.
     """
-    ours, theirs = (specs.spread(specs.items(text), text, "layer", depth) for text in (spec, source))
+    ours, theirs = (specs.one_each(text, str, "layer", depth) for text in (spec, source))
     return specs.joined([old if new == KEEP else new for new, old in zip(ours, theirs, strict=True)])
 
 

@@ -29,7 +29,7 @@ def like(
     """Sets exchanged layers as near as their form allows to those of another model, and lists what is set.
 
     That is exact for MLPs in the place of linear projections (with a LayerNorm inside, where a norm precedes them), for
-    alignments, which start as the identity, and for a bilinear score.
+    alignments, which start as the identity, for gates before a linear projection, and for a bilinear score.
 
     Args:
       params: Its parameters, with the arrays of the other model that have their form.
@@ -43,6 +43,7 @@ def like(
         for piece in PROJECTIONS:
             values |= _projection(config, path, piece, getattr(ours[path], piece), flat, theirs)
         values |= _alignment(path, flat) if were[path].align is None else {}
+        values |= {} if were[path].output_gate else _gate(path, flat)
         values |= _bilinear(path, ours[path], were[path], flat)
     placed = {
         path: jax.device_put(value.astype(flat[path].dtype), flat[path].sharding) for path, value in values.items()
@@ -117,9 +118,16 @@ def _alignment(path: str, flat: Flat) -> dict[str, jax.Array]:
     return {f"{path}/align_kernel": identity, f"{path}/align_bias": jnp.zeros_like(bias)}
 
 
+def _gate(path: str, flat: Flat) -> dict[str, jax.Array]:
+    """Makes the gate that halves all, and doubles what is linear behind it, {} if there is no such gate."""
+    out, gate = f"{path}/out/kernel", f"{path}/output_gate/"
+    zeros = {name: jnp.zeros_like(array) for name, array in flat.items() if name.startswith(gate)}
+    return zeros | {out: 2 * flat[out]} if zeros and out in flat else {}
+
+
 def _bilinear(path: str, ours: Mechanism, were: Mechanism, flat: Flat) -> dict[str, jax.Array]:
     """Makes W_a = I · scale of a bilinear score in the place of dot products, else {}."""
-    plain = isinstance(were.score, DotProduct) and not (were.score.dim or were.score.qk_norm)
+    plain = type(were.score) is DotProduct and not (were.score.dim or were.score.qk_norm)
     if not (isinstance(ours.score, Bilinear) and plain):
         return {}
     name = f"{path}/score/kernel"

@@ -7,13 +7,14 @@ import pytest
 
 import attention
 from attention import Mask
-from tests.attention.cases import CASES, HEADS, LENGTH, WIDTH, causal_mask, inputs
+from attention.check.subject import HEADS, LENGTH, WIDTH, causal_mask, inputs
+from tests.attention.cases import CASES
 from tests.sizes import once
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]
 # Weights of whole layers are of convolved values, before skips and gated norms: `test_surrounded` has those.
 RECURRENT = [name for name, case in CASES.items() if not case.weighted and not name.endswith(" layer")]
-KEPT = ("linear", "delta", "retention", "gated delta")
+KEPT = ("linear", "delta", "retention", "gated_delta")
 
 
 def weights_of(name, mask, arrays):
@@ -57,7 +58,7 @@ def test_they_make_the_output_and_hide_what_the_mask_hides(name, mask):
     assert allowed is None or not np.asarray(jnp.where(allowed, 0.0, found)).any()
 
 
-@pytest.mark.parametrize("name", once([name for name in RECURRENT if name != "retention"], ["gated delta"]))
+@pytest.mark.parametrize("name", once([name for name in RECURRENT if name != "retention"], ["gated_delta"]))
 def test_they_are_the_derivative_of_outputs_by_values(name):
     query, key, value = (x[:1] for x in inputs())
     _, found = weights_of(name, Mask(causal=True), (query, key, value))

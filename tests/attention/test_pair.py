@@ -1,5 +1,6 @@
 """Every row against its paper's own form, which knows nothing of `Score.pair` or of the normalisers."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -13,12 +14,13 @@ import scipy.special
 import attention
 from attention import Mask, UsageError, reference
 from attention.activations import ACTIVATIONS
+from attention.check.subject import HEADS, LENGTH, WIDTH, inputs
 from attention.normaliser import NORMALISERS, normaliser_of
 from attention.parameters import Parameter, Sizes
 from attention.recurrences.linear import Delta, LinearAttention
 from attention.score import Score
-from attention.scores.differential import Differential
-from attention.scores.dot import DotProduct
+from attention.scores.differential import Differential, DifferentialV2
+from attention.scores.dot import DotProduct, ScalableSoftmax
 from attention.scores.forgetting import Forgetting
 from attention.scores.pairwise import Neural
 from attention.scores.positional import Positional
@@ -26,7 +28,7 @@ from attention.scores.relative import Relative
 from attention.scores.sparse.deepseek import DeepSeekSparse
 from attention.scores.sparse.native import NativeSparse
 from models.mechanisms import MECHANISMS
-from tests.attention.cases import CASES, HEADS, LENGTH, WIDTH, inputs, mask_of, outcome
+from tests.attention.cases import CASES
 from tests.sizes import more, once
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]
@@ -70,15 +72,6 @@ def positional(w, q, k, i, j, n):
     return table[n, i, j] if table.ndim == 3 else table[i, j]
 
 
-def cosine(w, q, k, i, j, n):
-    return q @ k / jnp.linalg.norm(q) / jnp.linalg.norm(k) * jnp.exp(jnp.minimum(w["log_scale"][n], np.log(100)))
-
-
-def alibi(w, q, k, i, j, n):
-    slope = jnp.exp(w["log_slope"][n]) if w else 2.0 ** (-8 * (n + 1) / HEADS)
-    return q @ k * ROOT - slope * abs(i - j)
-
-
 NEAR, BEHIND = np.array([0, 1, 2, 2, 2, 2, 3, 3, 3]), np.array([0, 1, 2, 3, 4, 4, 5, 5, 6])  # T5's, by hand
 
 
@@ -113,15 +106,11 @@ SCORES = {
     "positional shared": positional,
     "positional factorised": positional,
     "location": lambda w, q, k, i, j, n: q @ w["kernel"][:, j] + w["kernel_bias"][j],
-    "soft cap": lambda w, q, k, i, j, n: 1.5 * jnp.tanh(q @ k * ROOT / 1.5),
-    "cosine": cosine,
-    "alibi": alibi,
-    "alibi learned": alibi,
     "relative": lambda *pair: relative(*pair)[0] + relative(*pair)[1],
     "relative behind": lambda *pair: relative(*pair)[0] + relative(*pair)[2],
     "relative scaled": lambda *pair: relative(*pair)[0] / ROOT * 0.7 + relative(*pair)[1],
 }
-KEPT = ["dot_product", "neural unique", "additive", "gaussian unsquared", "alibi", "location"]
+KEPT = ["dot_product", "neural unique", "additive", "gaussian unsquared", "location"]
 
 
 def all_scores(name, w, query, key):
@@ -139,7 +128,7 @@ def all_scores(name, w, query, key):
 @pytest.mark.parametrize("name", once(SCORES, KEPT))
 def test_equals_the_paper_in_output_and_all_gradients(name):
     lengths = Mask(key_lengths=jnp.array([LENGTH - 3, LENGTH]))  # not causal: keys ahead count too
-    arrays, w, mask = inputs(), CASES[name].weights(), mask_of(CASES[name], lengths)
+    arrays, w, mask = inputs(), CASES[name].weights(), CASES[name].mask(lengths)
     direction = jax.random.normal(jax.random.key(11), arrays[2].shape, jnp.float64)
 
     def by_hand(w, query, key, value):
@@ -151,7 +140,7 @@ def test_equals_the_paper_in_output_and_all_gradients(name):
 
     (_, out), gradients = jax.jit(jax.value_and_grad(by_hand, argnums=(0, 1, 2, 3), has_aux=True))(w, *arrays)
     chex.assert_trees_all_close(
-        outcome(name, "reference", arrays, w, mask, direction=direction), (out, gradients), rtol=0, atol=1e-10
+        CASES[name].outcome("reference", arrays, w, mask, direction=direction), (out, gradients), rtol=0, atol=1e-10
     )
 
 
@@ -191,6 +180,7 @@ def _weights_by_hand(name, scores, allowed):
         "sink": lambda: scipy.special.softmax([*s, 0.0])[:-1],
         "sink(learned=True)": lambda: scipy.special.softmax([*s, 0.4])[:-1],
         "sigmoid": lambda: scipy.special.expit(s - np.log(count)),
+        "softpick": lambda: np.maximum(np.exp(s) - 1, 0) / (np.abs(np.exp(s) - 1).sum() + 1e-8 * np.exp(s.max())),
         "relu_squared": lambda: np.maximum(s, 0) ** 2 / count,
         "sum": lambda: s / s.sum(),
         "none": lambda: s,
@@ -219,7 +209,7 @@ def test_a_normaliser_is_what_it_says(name):
 
 def test_hard_attention_learns_by_the_gradient_of_the_softmax():
     arrays = inputs()
-    found, soft = (outcome(name, "xla", arrays, {})[1][1:3] for name in ("hard", "dot_product"))
+    found, soft = (CASES[name].outcome("xla", arrays, {})[1][1:3] for name in ("hard", "dot_product"))
     chex.assert_trees_all_close(found, soft, atol=1e-12)
 
 
@@ -246,81 +236,17 @@ def test_sampled_keys_are_drawn_from_the_softmax():
     assert np.abs(weights.mean(0) - soft).max() < 5 * 0.5 / np.sqrt(4000)
 
 
-STEPS = {
-    "retention": lambda w, n, x, k, v, state: (1 - 2.0 ** (-5 - n)) * state + np.outer(v, k),
-    "gated linear": lambda w, n, x, k, v, state: state * _forget(w, n, x) + np.outer(v, k),
-    "gated delta": lambda w, n, x, k, v, state: _gated_delta(w, n, x, _unit_silu(k), v, state),
-    "state space": lambda w, n, x, k, v, state: _state_space(w, n, x, k, v, state),
-    "kimi delta": lambda w, n, x, k, v, state: _kimi_delta(w, n, x, _unit_silu(k), v, state),
-}
-
-
-def _unit_silu(x):
-    y = x * scipy.special.expit(x)
-    return y / np.linalg.norm(y)
-
-
-def _forget(w, n, x):
-    logits = np.einsum("r,rh->h", x @ w["forget_down_kernel"], w["forget_up_kernel"][:, n]) + w["forget_bias"][n]
-    return scipy.special.expit(logits) ** (1 / 16)
-
-
-def _gated_delta(w, n, x, k, v, state):
-    softplus = np.log1p(np.exp(x @ w["forget_kernel"][:, n] + w["forget_bias"][n]))
-    alpha = np.exp(-np.exp(w["forget_rate"][n]) * softplus)
-    beta = scipy.special.expit(x @ w["strength_kernel"][:, n])
-    return state @ (alpha * (np.eye(WIDTH) - beta * np.outer(k, k))) + beta * np.outer(v, k)
-
-
-def _state_space(w, n, x, k, v, state):
-    step = np.log1p(np.exp(x @ w["step_kernel"][:, n] + w["step_bias"][n]))
-    return np.exp(-step * np.exp(w["forget_rate"][n])) * state + step * np.outer(v, k)
-
-
-def _kimi_delta(w, n, x, k, v, state):
-    logits = (x @ w["forget_down_kernel"]) @ w["forget_up_kernel"][:, n] + w["forget_bias"][n]
-    alpha = np.exp(-np.exp(w["forget_rate"][n]) * np.log1p(np.exp(logits)))
-    beta = scipy.special.expit(x @ w["strength_kernel"][:, n])
-    return state @ np.diag(alpha) @ (np.eye(WIDTH) - beta * np.outer(k, k)) + beta * np.outer(v, k)
-
-
-def _read(name, state, q):
-    if name in ("gated delta", "state space", "kimi delta"):
-        return state @ (q if name == "state space" else _unit_silu(q)) * (ROOT if name == "kimi delta" else 1)
-    out = state @ q * ROOT
-    return out / np.sqrt(np.mean(out**2) + 1e-6) if name == "retention" else out
-
-
 # With tests of their own.
-ELSEWHERE = (DotProduct, Forgetting, NativeSparse, DeepSeekSparse, Differential, LinearAttention, Delta)
+ELSEWHERE = (DotProduct, ScalableSoftmax, Forgetting, NativeSparse, DeepSeekSparse, Differential, DifferentialV2)
+ELSEWHERE += (LinearAttention, Delta)
 
 
 @pytest.mark.parametrize("row", MECHANISMS)
 def test_every_row_has_its_papers_own_form(row):
-    kind, names = type(MECHANISMS[row].score), {row, row.replace("_", " ")}
-    if kind not in ELSEWHERE:
-        assert names & {*CASES}, f"Add {kind.__name__} as {row!r} to CASES of tests/attention/cases.py."
-        forms = {*SCORES, *STEPS}
-        assert names & forms, f"Write {row!r} from its paper in SCORES, or its step in STEPS, of this file."
-
-
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("causal", once([True, False], [True]))
-def test_a_recurrence_is_its_equation_step_by_step(name, causal):
-    query, key, value = (np.asarray(x) for x in inputs(batch=(1,)))
-    w = {n: np.asarray(x) for n, x in CASES[name].weights().items()}
-    if name == "retention":
-        w = {"decay": -np.log(2.0 ** (5 + np.arange(HEADS)) - 1)}
-    source, expected = key.reshape(LENGTH, -1), np.zeros_like(query)
-    for n in range(HEADS):
-        state, states = np.zeros((WIDTH, WIDTH)), []
-        for j in range(LENGTH):
-            state = STEPS[name](w, n, source[j], key[0, j, n], value[0, j, n], state)
-            states.append(state)
-        for i in range(LENGTH):
-            expected[0, i, n] = _read(name, states[i if causal else -1], query[0, i, n])
-    out = CASES[name].call(*jax.tree.map(jnp.asarray, (w, query, key, value)), mask=Mask(causal=causal))
-    chex.assert_trees_all_close(out, expected, rtol=0, atol=1e-10)
+    kind = type(MECHANISMS[row].score)
+    if kind not in ELSEWHERE and not kind.oracle:
+        names = {row, row.replace("_", " ")}
+        assert names & {*SCORES}, f"Write the equation of {row!r} from its source in {kind.__name__}.oracle."
 
 
 def test_forgetting_attention_adds_the_gates_between():
@@ -339,7 +265,7 @@ def test_forgetting_attention_adds_the_gates_between():
 
     (_, out), gradients = jax.jit(jax.value_and_grad(by_hand, argnums=(0, 1, 2, 3), has_aux=True))(w, *arrays)
     for implementation in ("reference", "chunked"):
-        found = outcome("forgetting", implementation, arrays, w, mask, direction=direction)
+        found = CASES["forgetting"].outcome(implementation, arrays, w, mask, direction=direction)
         chex.assert_trees_all_close(found, (out, gradients), rtol=0, atol=1e-10)
 
 
@@ -349,6 +275,32 @@ def test_forgetting_attention_takes_the_normalisers_that_drop_what_a_row_shares(
     message = "Forgetting attention has a normaliser of softmax, hard, blocks, not sigmoid"
     with pytest.raises(UsageError, match=message):
         Forgetting(normaliser="sigmoid")
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_scalable_softmax_sharpens_with_the_number_of_keys(causal):
+    """z ↦ softmax(s log(n) z) of the n allowed keys (Nakanishi 2025), with its gradients."""
+    arrays, w, mask = (
+        inputs(),
+        CASES["scalable_softmax"].weights(),
+        Mask(causal=causal, key_lengths=jnp.array([4, LENGTH])),
+    )
+    direction = jax.random.normal(jax.random.key(11), arrays[2].shape, jnp.float64)
+
+    def by_hand(w, query, key, value):
+        out = []
+        for b, i in itertools.product(range(2), range(LENGTH)):
+            n = min(i + 1 if causal else LENGTH, (4, LENGTH)[b])
+            z = jnp.einsum("nh,snh->ns", query[b, i], key[b, :n]) * ROOT
+            weights = jax.nn.softmax(w["length_scale"][:, None] * np.log(n) * z, -1)
+            out.append(jnp.einsum("ns,snh->nh", weights, value[b, :n]))
+        out = jnp.stack(out).reshape(value.shape)
+        return jnp.sum(out * direction), out
+
+    (_, out), gradients = jax.jit(jax.value_and_grad(by_hand, argnums=(0, 1, 2, 3), has_aux=True))(w, *arrays)
+    for implementation in ("reference", "xla", "chunked"):
+        found = CASES["scalable_softmax"].outcome(implementation, arrays, w, mask, direction=direction)
+        chex.assert_trees_all_close(found, (out, gradients), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(("given", "initial"), [(0, 0.8 - 0.6 * np.exp(-0.6)), more(0.3, 0.3)])
@@ -366,6 +318,22 @@ def test_differential_attention_is_the_difference_of_two(given, initial):
     expected = (1 - initial) * out / np.sqrt((out**2).mean(-1, keepdims=True) + 1e-5) * w["scale"][None, None, None]
     found = attention.attend(Differential(given), w, query, key, value, layer=2)
     chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-10)
+
+
+def test_the_second_differential_attention_is_that_of_the_published_code():
+    """Of 2N heads of queries, which attend in pairs to the same keys, every other is subtracted: `attn[:, :, 1::2]`."""
+    arrays = inputs()
+    query, key, value = map(np.asarray, arrays)
+    w = CASES["differential_v2"].weights()
+    x = key.reshape(2, LENGTH, -1)
+    queries = np.stack([query, np.einsum("btd,dnh->btnh", x, w["second_kernel"])], 3).reshape(2, LENGTH, -1, WIDTH)
+    keys, values = (np.repeat(part, 2, 2) for part in (key, value))
+    weights = scipy.special.softmax(np.einsum("btnh,bsnh->bnts", queries, keys) * ROOT, -1)
+    attn = np.einsum("bnts,bsnh->btnh", weights, values)
+    expected = attn[:, :, 0::2] - scipy.special.expit(x @ w["share_kernel"])[..., None] * attn[:, :, 1::2]
+    for implementation in ("reference", "xla", "chunked"):
+        out = CASES["differential_v2"].call(w, *arrays, implementation=implementation)
+        chex.assert_trees_all_close(out, expected, rtol=0, atol=1e-10)
 
 
 def test_buckets_are_those_of_t5():
@@ -397,9 +365,9 @@ def test_a_table_over_keys_alone_limits_the_keys_alone():
 @pytest.mark.more
 def test_a_gate_that_closes_has_a_gradient():
     query, key, value = inputs()
-    params = CASES["gated linear"].weights()
+    params = CASES["gated_linear"].weights()
     params |= {"forget_bias": jnp.full_like(params["forget_bias"], -2000.0)}
-    gradient = jax.grad(lambda w: jnp.sum(CASES["gated linear"].call(w, query, key, value)))(params)
+    gradient = jax.grad(lambda w: jnp.sum(CASES["gated_linear"].call(w, query, key, value)))(params)
     chex.assert_tree_all_finite(gradient)
 
 
@@ -428,6 +396,7 @@ def test_mistakes_are_one_sentence(call, message):
         call(inputs()[0])
 
 
+@dataclasses.dataclass(frozen=True)
 class OnlyPair(Score):
     """Dot products with a scale of the layer, less a learned slope times the distance, and a table: `pair` alone."""
 

@@ -29,7 +29,9 @@ ITEMS = st.builds(
     NAMES,
     st.dictionaries(OPTIONS, VALUES.filter(lambda value: len(str(value)) < 1000), max_size=2),
 )
-SPECS = st.lists(NAMES | ITEMS, min_size=1, max_size=4).map("|".join) | TEXTS
+COUNTED = st.builds("{}*{}".format, NAMES | ITEMS, st.sampled_from([0, 1, 2, 1000, -1, "x"]))
+LISTED = st.lists(NAMES | ITEMS | COUNTED, min_size=1, max_size=4).map("|".join)
+SPECS = LISTED | LISTED.map("cycle({})".format) | TEXTS
 
 
 @functools.cache

@@ -103,6 +103,7 @@ OPTIONS += (
     "super(per_head=True)",
     "linear(normalise=False)",
     "dot_product(latent=24, query_latent=40, rotary=8)",
+    "neural(output_gate='head')",
     "positional_factorised(per_head=False)",
 )
 INDEXED = "deepseek_sparse(heads=2, width=8, top=8)"  # what its indexer learns from is another loss

@@ -135,6 +135,8 @@ def test_each_layer_of_either_side_has_its_implementation():
     first, *rest = ([layer.implementation for layer in stack] for stack in stacks)
     assert first == ["reference"]
     assert rest == [["reference", "chunked(8, 16)", "chunked(8, 16)"]] * 2
+    counted = dataclasses.replace(CONFIG, decoder_depth=3, implementation="cycle(reference*2|chunked(8,16))")
+    assert counted.implementations == ("reference", "reference", "chunked(8, 16)")
 
 
 @pytest.mark.more

@@ -68,3 +68,10 @@ def test_caches_longer_than_learned_positions_are_refused():
     model, _ = build()
     with pytest.raises(UsageError, match="13 tokens were asked for, but positions were learned for 12"):
         model.init_caches(1, 13)
+
+
+def test_what_rotary_positions_do_not_make_relative_is_named():
+    remarks = lambda **fields: small(GPTConfig, positions="rotary", **fields).remarks()  # noqa: E731
+    assert remarks(attention="dot_product|gaussian|cosine|state_space", depth=4) == []
+    (remark,) = remarks(attention="neural|linear|alibi", depth=3)
+    assert remark.startswith("With rotary positions, linear, neural depends on where a sequence starts")

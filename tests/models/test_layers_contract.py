@@ -14,7 +14,7 @@ import pytest
 import attention
 from attention import Mask, UsageError
 from attention.score import Score
-from attention.scores.differential import Differential
+from attention.scores.differential import Differential, DifferentialV2
 from attention.scores.sparse.deepseek import DeepSeekSparse
 from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import MECHANISMS, resolve
@@ -59,6 +59,8 @@ VARIANTS = (
     "gated_delta(latent=3)",
     "dot_product(latent=3, latent_norm=True, query_latent=5, rotary=2)",
     "neural(latent=3, rotary=2)",
+    "super(output_gate='head')",
+    "gated_delta(output_gate='elementwise')",
     "alibi(learned=True, normaliser='sink')",
     "moba(normaliser='blocks(size=2, top=2)', kv_heads=1)",
     "native_sparse(size=2, top=2, near=3, kv_heads=1)",
@@ -183,7 +185,7 @@ def _drops_out(spec, name):
 
 def _is_linear_in_key(score):
     """Whether adding one vector to all keys adds one number to a row, which its normaliser forgives."""
-    if isinstance(score, Differential | DeepSeekSparse):
+    if isinstance(score, Differential | DifferentialV2 | DeepSeekSparse):
         return True
     if not (isinstance(score, Score) and score.traits.reads_key and score.weighing.shift_invariant):
         return False

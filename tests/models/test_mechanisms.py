@@ -7,6 +7,7 @@ import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import attention
@@ -251,6 +252,34 @@ def test_one_mechanism_a_layer_and_the_last_repeats():
     assert names == ["super", "efficient", "dot_product", "dot_product", "dot_product"]
 
 
+@pytest.mark.parametrize(("gate", "numbers"), [("elementwise", WIDTH // HEADS), ("head", 1)])
+@pytest.mark.parametrize("spec", ["dot_product", "delta", "neural(dim=2, kv_heads=1)"])
+def test_a_gate_multiplies_the_heads_outputs(spec, gate, numbers):
+    """Qiu et al. 2025, position G1: Y' = Y ⊙ σ(X W), X the queries' inputs, before the output projection."""
+    gated, plain = layer(f"{spec.rstrip(')')}{', ' if '(' in spec else '('}output_gate={gate!r})"), layer(spec)
+    cross = resolve(spec, 1)[0].cross
+    x, source = jax.random.normal(jax.random.key(0), (2, 3, LENGTH, WIDTH))
+    inputs = (x, source[:, :4]) if cross else (x,)
+    params = random_params(gated, *inputs)["params"]
+    assert params["output_gate"]["kernel"].shape == (WIDTH, HEADS, numbers)
+    split = {"out": {"kernel": jnp.eye(WIDTH).reshape(HEADS, -1, WIDTH), "bias": jnp.zeros(WIDTH)}}
+    heads = np.asarray(apply(plain, {"params": {n: params[n] for n in params if n != "output_gate"} | split}, *inputs))
+    w, b = (np.asarray(params["output_gate"][name], np.float64) for name in ("kernel", "bias"))
+    factor = 1 / (1 + np.exp(-(np.tensordot(np.asarray(x, np.float64), w, 1) + b[None, None])))
+    mixed = heads.reshape(3, LENGTH, HEADS, -1) * factor
+    out = np.tensordot(mixed, np.asarray(params["out"]["kernel"]), 2) + np.asarray(params["out"]["bias"])[None, None]
+    np.testing.assert_allclose(apply(gated, {"params": params}, *inputs), out, atol=1e-5)
+
+
+def test_every_fourth_layer_of_a_hybrid():
+    rows = resolve("cycle(kimi_delta(conv=4)*3|dot_product)", 8)
+    assert rows == resolve("|".join(["kimi_delta(conv=4)|kimi_delta(conv=4)|kimi_delta(conv=4)|dot_product"] * 2), 8)
+    with pytest.raises(UsageError, match="does not fit 6 layers; 4 or 8 would do"):
+        resolve("cycle(kimi_delta*3|dot_product)", 6)
+    with pytest.raises(UsageError, match="Unknown attention mechanism 'kimi'"):
+        resolve("cycle(kimi*3|dot_product)", 8)
+
+
 @pytest.fixture
 def own_rows():
     """The table is afterwards what it was before."""
@@ -285,6 +314,7 @@ def test_a_registered_row_is_as_good_as_any_other():
         (Mechanism("bilinear", "mine"), "There is an attention mechanism 'bilinear' already"),
         (Mechanism("my-own", "mine"), "'my-own' cannot stand in a spec string"),
         (Mechanism("lambda", "mine"), "'lambda' cannot stand in a spec string"),
+        (Mechanism("cycle", "mine"), "'cycle' cannot stand in a spec string"),
         (Gaussian(), r"must be a Mechanism, not Gaussian\(normaliser='softmax', sigma=1.0"),
     ],
 )
@@ -308,6 +338,7 @@ def test_what_cannot_be_registered(row, message):
         ("super(key='liner')", r"Unknown option key 'liner'\. Did you mean 'linear'"),
         ("super(kv_heads=2)", r"super has a projection 'identity', which makes all heads, so it takes no kv_heads=2"),
         ("dot_product(rotary=4)", r"rotary=4 is the part that turns beside a latent; give latent too"),
+        ("dot_product(output_gate='heads')", r"Unknown option output_gate 'heads'\. Did you mean 'head'"),
         ("dot_product(latent_norm=True)", r"dot_product has no latent to norm; give latent or query_latent too"),
         ("dot_product(query='identity', query_latent=4)", r"a projection 'identity', .* takes no query_latent=4"),
         ("gated_delta(latent=4, rotary=2)", r"gated_delta takes no rotary=2, which is for scores of pairs"),
@@ -371,6 +402,7 @@ def test_a_score_is_an_object_of_a_frozen_dataclass(unchecked_shapes):
 
 
 def test_a_pair_has_one_number():
+    @dataclasses.dataclass(frozen=True)
     class Mine(Score):
         def parameters(self, sizes):
             return {"slope": Parameter((sizes.heads,), jax.nn.initializers.ones)}
@@ -378,11 +410,11 @@ def test_a_pair_has_one_number():
         def pair(self, params, query, key, at):
             return query @ key * params["slope"]
 
-    with pytest.raises(UsageError, match=r"Mine\.pair must return one number for a pair, not an array of shape \(4,\)"):
+    with pytest.raises(UsageError, match=r"Mine\.pair must return one number for a pair, not float32\[4\]"):
         attention.attend(Mine(), {"slope": jnp.ones(4)}, *jnp.ones((3, 1, 2, 4, 6)))
 
 
 def test_the_hybrid_that_the_page_recommends_has_a_dot_product_in_every_fourth_of_eight_layers():
     page = (ROOT / "docs/mechanisms.md").read_text(encoding="utf-8")
-    (spec,) = re.findall(r"`(kimi_delta\|[^`]+)`", page)
+    (spec,) = re.findall(r"`(cycle\(kimi_delta[^`]+)` makes every fourth layer a dot product, at any", page)
     assert [layer.name for layer in resolve(spec, 8)] == [*["kimi_delta"] * 3, "dot_product"] * 2

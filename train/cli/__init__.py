@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attention.defining import files as code
 from attention.errors import UsageError, check_known, shortened, unknown, visible
 from train.cli import allocation, files, terminal
 
@@ -99,6 +100,12 @@ def program(
         return main
 
     return decorate
+
+
+# Of programs that use a run: a file that the run names is code, and is run only where the user names it.
+CODE = flag(
+    "--code", action="append", metavar="FILE", help="a Python file of mechanisms that a run names; may be given again"
+)
 
 
 @contextlib.contextmanager
@@ -241,6 +248,7 @@ class Parser(argparse.ArgumentParser):
                 raise UsageError(
                     f"The argument {argument!r} is no text in UTF-8; give one that is, and rename the file."
                 )
+        code.allow(given)
         if given and given[0] in self.kinds:
             return self.kinds[given[0]].parse_args(given[1:], namespace)
         overrides, others = self._split_overrides(given)

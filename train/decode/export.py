@@ -14,7 +14,6 @@ from models.files import read_json
 from models.published import pretrained
 from models.published.architectures import Architecture
 from models.surgery.low_rank import is_addition
-from train import loading
 from train.data import tokenisers
 from train.decode import trained
 from train.run import workdir
@@ -30,7 +29,7 @@ def export(directory: Path, folder: str, step: str = "best", replica: int = 0) -
 
     `transformers` must have the model, such as a RoBERTa or a ViT; the step is `best`, `last` or a checkpoint's.
     """
-    config = loading.validate(workdir.read_config(directory))
+    config = workdir.load_config(directory)
     pretrained.architectures_of(config.model)
     with Checkpoints(directory, config.train.keep) as checkpoints:
         several = int(config.train.together > 1)

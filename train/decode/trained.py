@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from attention.errors import UsageError
 from models.surgery import low_rank
-from train import cli, loading, tasks
+from train import cli, tasks
 from train.config import schema
 from train.mesh import sharding
 from train.mesh.replicas import Replicas
@@ -25,12 +25,13 @@ FLAGS = (
     cli.flag("--seed", type=int, default=0, help="seed of the draws"),
     cli.flag("--step", default="best", help="best, last or the number of a step with a checkpoint"),
     cli.flag("--replica", type=int, default=0, help="number of a replica"),
+    cli.CODE,
 )
 
 
 def config_of(directory: Path, task: str, purpose: str) -> schema.Config:
     """Reads the config of a run; raises a UsageError, which says the purpose, where it has another task."""
-    config = loading.validate(workdir.read_config(directory))
+    config = workdir.load_config(directory)
     if config.task != task:
         raise UsageError(f"{directory} is a run of {config.task}; only models of {task} {purpose}.")
     return config
@@ -38,7 +39,7 @@ def config_of(directory: Path, task: str, purpose: str) -> schema.Config:
 
 def load(directory: Path, step: str) -> tuple[Task, dict]:
     """Loads the task of a run, with its data as they were in training, and parameters; see `load_params`."""
-    config = loading.validate(workdir.read_config(directory))
+    config = workdir.load_config(directory)
     task = tasks.of(config)
     workdir.check_files(task.files(), directory)
     return task, load_params(directory, step, config, task.init_model, {})[1]

@@ -198,7 +198,7 @@ def _value(field: str, text: str) -> Any:
         return literal(text)
     with contextlib.suppress(UsageError):  # the config tells what is wrong
         read = [rule.value(text, "") for rule in valid.each(Reader)]
-        return next(filter(None, read), None) or specs.parse(text)
+        return next(filter(None, read), None) or specs.pattern(text)
     return text
 
 

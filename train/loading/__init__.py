@@ -11,6 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from attention import specs
+from attention.defining import files as code
 from attention.errors import UsageError, check_known, unknown
 from attention.types import Valid, build, check, shown
 from models.files import at_home, read_json
@@ -66,6 +67,7 @@ def load(spec: str) -> ConfigDict:
         raise UsageError(f"get_config of {path} must return a ConfigDict, not {type(config).__name__}.")
     try:
         _check_names(config, path)
+        code.allow(leaf for leaf in flatten(ConfigDict(config).to_dict()).values() if isinstance(leaf, str))
         return ConfigDict(config).lock()
     except RecursionError as error:
         raise UsageError(f"{path} is no config: it is nested too deeply.") from error

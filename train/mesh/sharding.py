@@ -23,10 +23,10 @@ RULES: tuple[tuple[str, P], ...] = (
     (r"conv_\w+/kernel$", P(None, None, None, "fsdp")),
     # From inputs D, or the hidden units of an MLP projection, to N heads of H; and back. Of low-rank additions A has
     # the axes of a kernel's inputs, and B those of its outputs.
-    (r"(query|key|value)/(down/)?kernel$", P("fsdp", "tensor", None)),
-    (r"(query|key|value)/(down/)?bias$", P("tensor", None)),
-    (r"(query|key|value)/(down/)?lora_a$", P("fsdp", None)),
-    (r"(query|key|value)/(down/)?lora_b$", P(None, "tensor", None)),
+    (r"(query|key|value|output_gate)/(down/)?kernel$", P("fsdp", "tensor", None)),
+    (r"(query|key|value|output_gate)/(down/)?bias$", P("tensor", None)),
+    (r"(query|key|value|output_gate)/(down/)?lora_a$", P("fsdp", None)),
+    (r"(query|key|value|output_gate)/(down/)?lora_b$", P(None, "tensor", None)),
     (r"out/(up/)?kernel$", P("tensor", None, "fsdp")),
     (r"out/(up/)?lora_a$", P("tensor", None, None)),
     # From D to hidden units, vocabularies and classes; and back.

@@ -19,7 +19,9 @@ import jax
 
 from attention.errors import UsageError
 from models.files import open_regular, read_json, read_text
+from train import loading
 from train.cli.files import TEMPORARY, write_json, write_text, writing
+from train.config.schema import Config
 from train.loading.leaves import CHANGEABLE, completed, flatten
 from train.mesh import processes
 
@@ -116,6 +118,13 @@ def read_config(workdir: Path) -> dict[str, Any]:
     return completed(read_json(path))
 
 
+def load_config(workdir: Path) -> Config:
+    """Reads and validates the config of a run; files of mechanisms must be as the run keeps them."""
+    config = loading.validate(read_config(workdir))
+    check_files(config.model.code(), workdir)
+    return config
+
+
 def read_result(workdir: Path, replica: int = 0) -> dict[str, Any]:
     """Reads the result of a finished run, or of one replica where it has several."""
     return read_results(workdir)[replica]
@@ -153,9 +162,11 @@ def check_files(files: dict[str, str], workdir: Path) -> None:
     for name, text in files.items():
         path = workdir / name
         if path.exists() and read_text(path) != text:
+            of_code = name.endswith(".py")
+            now, what = ("your file of that name", "yours") if of_code else ("what the data give now", "the data")
             raise UsageError(
-                f"{path} is not what the data give now, and the run would not be the same on others: put the data back "
-                "as they were, or choose another --workdir."
+                f"{path} is not {now}, and the run would not be the same: put {what} back as before, or choose "
+                "another --workdir."
             )
 
 

@@ -22,7 +22,7 @@ from models.surgery import exchange, low_rank, starts
 from models.surgery.like import like
 from models.surgery.starts import Distilled, Fresh
 from models.transformer import TransformerConfig
-from train import loading, optimizer
+from train import optimizer
 from train.config.schema import Config
 from train.mesh import sharding
 from train.mesh.replicas import Replicas
@@ -51,7 +51,7 @@ class AnotherRun:
     def of(cls, name: str, files: Mapping[str, str]) -> "AnotherRun":
         """Finds a run; its tokenisers must be among the texts that this run keeps, `files`, where it has them."""
         place = at_home(name)
-        config = loading.validate(workdir.read_config(place))
+        config = workdir.load_config(place)
         if config.train.together > 1:
             raise UsageError(
                 f"train.init_from={name!r} is a run of {config.train.together} replicas; give a run of one."

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from attention.defining import files
 from attention.errors import UsageError, listed
 from attention.operations import Cost
 from models.layers.own_losses import with_own_loss
@@ -159,7 +160,8 @@ class Task:
     def remarks(self) -> list[str]:
         """Writes lines about the data to print before the first step."""
         slices = splits.remarks(self._data, {part: examples.split.split for part, examples in self.sources.items()})
-        return [*slices, *([f"Classes: {listed(self.class_names, 10)}"] if self.class_names else [])]
+        classes = [f"Classes: {listed(self.class_names, 10)}"] if self.class_names else []
+        return [*slices, *classes, *self.model.config.remarks()]
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -170,7 +172,7 @@ class Task:
         """Writes texts to keep in the work directory, by file name; a run whose texts have changed is refused."""
         data = {name: {"examples": len(has), "content": has.content} for name, has in self.sources.items()}
         names = {CLASSES: json.dumps(self.class_names, indent=2) + "\n"} if self.class_names else {}
-        return {"data.json": json.dumps(data, indent=2) + "\n"} | names
+        return {"data.json": json.dumps(data, indent=2) + "\n"} | names | self.model.config.code()
 
     def baselines(self) -> dict[str, float]:
         """Measures simple models on the test split, to compare the result with."""
@@ -181,6 +183,7 @@ class Task:
         params, additions = low_rank.split(params)
         return {
             **self.model.config.attentions(),
+            **{f"sha256 of {name}": files.digest(text) for name, text in self.model.config.code().items()},
             "parameters": count_parameters(params),
             "attention_layer_parameters": count_parameters(first_attention(params)),
             "tokens": self.tokens,

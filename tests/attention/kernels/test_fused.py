@@ -65,7 +65,7 @@ FUSED = {
     "cosine": (lambda p, q, k, at: jnp.exp(p["tau"]) * q @ k / jnp.sqrt((q @ q + 0.1) * (k @ k + 0.1)), TAU),
     "alibi": (lambda p, q, k, at: q @ k - jnp.exp(p["tau"]) * jnp.abs(at.query - at.key), TAU),
     "alibi by head": (lambda p, q, k, at: q @ k - 2.0 ** -(at.head + 1) * (at.query - at.key), ()),
-    "soft cap": (lambda p, q, k, at: p["tau"] * jnp.tanh(q @ k / (p["tau"] ** 2 + 1)), TAU),
+    "soft_cap": (lambda p, q, k, at: p["tau"] * jnp.tanh(q @ k / (p["tau"] ** 2 + 1)), TAU),
     "l1": (lambda p, q, k, at: -jax.nn.softplus(p["tau"]) * jnp.abs(q - k).sum(), TAU),
     "gaussian": (lambda p, q, k, at: -jnp.exp(p["tau"]) * jnp.sum((q - k) ** 2), TAU),
     "distance": (lambda p, q, k, at: -distance(q, k), ()),
@@ -183,7 +183,9 @@ def test_every_mask_it_takes_equals_xla(mask, x64):
     assert_equal("l1", mask=MASKS[mask], rate=0.3)
 
 
-@pytest.mark.parametrize("normaliser", ["sigmoid", "sink(learned=True)", more("relu_squared"), more("sink")])
+@pytest.mark.parametrize(
+    "normaliser", ["sigmoid", "sink(learned=True)", "softpick", more("relu_squared"), more("sink")]
+)
 def test_every_normaliser_in_tiles_equals_xla(normaliser, x64):
     assert_equal("alibi", mask=Mask(causal=True), normaliser=normaliser, rate=0.2)
 

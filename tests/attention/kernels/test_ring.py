@@ -20,6 +20,8 @@ CASES = [
     ("neural", {"context": 4}, CAUSAL | {"segments": True}, 0.3, 4),
     ("neural", {"context": 2, "data": 2, "tensor": 2}, {}, 0.0, 2),
     ("dot_product(normaliser='sink(learned=True)')", {"context": 4}, CAUSAL, 0.3, 1),
+    ("dot_product(normaliser='softpick')", {"context": 4}, {}, 0.0, 4),
+    ("scalable_softmax", {"context": 4}, CAUSAL, 0.0, 4),
     ("dot_product(normaliser='none')", {"context": 4, "fsdp": 2}, PADDED, 0.0, 4),
     ("alibi", {"context": 4}, CAUSAL, 0.0, 2),
     ("gaussian(decay=0.1)", {"context": 4}, CAUSAL, 0.0, 4),

@@ -6,11 +6,12 @@ import jax.numpy as jnp
 import pytest
 
 from attention import Mask, UnsupportedError, UsageError, dot_product_attention
+from attention.check.subject import inputs
 from attention.forms import Dot
 from attention.kernels import loops
 from attention.kernels.call import Call, parse_implementation
 from attention.kernels.loops import plan
-from tests.attention.test_contract import CASES, inputs, outcome, run
+from tests.attention.cases import CASES
 from tests.sizes import more, once
 
 
@@ -18,7 +19,7 @@ from tests.sizes import more, once
 @pytest.mark.parametrize("sizes", once(["(3, 2)", "(100, 4)"], ["(3, 2)"]))
 def test_any_sizes_compute_the_same(x64, name, sizes):
     weights, mask = CASES[name].weights(), Mask(causal=True)
-    whole, tiled = (run(name, f"chunked{tail}", inputs(), weights, mask) for tail in ("", sizes))
+    whole, tiled = (CASES[name].run(f"chunked{tail}", inputs(), weights, mask) for tail in ("", sizes))
     chex.assert_trees_all_close(whole, tiled, rtol=0, atol=1e-10)
 
 
@@ -27,7 +28,7 @@ def test_the_backward_pass_may_have_other_sizes(x64, monkeypatch, name):
     weights, mask = CASES[name].weights(), Mask(causal=True, window=5)
     options = {"dropout_rate": 0.31, "dropout_key": jax.random.key(3)}  # a rate for which no test compiles other sizes
     monkeypatch.setattr(loops, "rule", lambda call, units: plan.Tiling(3, 2, backward=(2, 4)))
-    tiled, whole = (outcome(name, which, inputs(), weights, mask, **options) for which in ("chunked", "xla"))
+    tiled, whole = (CASES[name].outcome(which, inputs(), weights, mask, **options) for which in ("chunked", "xla"))
     chex.assert_trees_all_close(tiled, whole, rtol=0, atol=1e-10)
 
 
@@ -77,4 +78,4 @@ def test_mistakes(text, message):
 @pytest.mark.parametrize("name", ["linear", "delta"])
 def test_a_running_state_has_no_tiles(name):
     with pytest.raises(UnsupportedError, match="has no tiles"):
-        run(name, "chunked(8, 8)", inputs(), CASES[name].weights())
+        CASES[name].run("chunked(8, 8)", inputs(), CASES[name].weights())

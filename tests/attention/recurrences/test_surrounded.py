@@ -11,10 +11,10 @@ import scipy.special
 
 import attention
 from attention import Mask, UsageError
+from attention.check.subject import HEADS, LENGTH, WIDTH, inputs
 from attention.parameters import Sizes
 from attention.recurrences.gated import GatedDelta
 from attention.recurrences.selective import StateSpace
-from tests.attention.cases import HEADS, LENGTH, WIDTH, inputs
 from tests.sizes import more
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]

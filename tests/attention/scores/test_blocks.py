@@ -11,13 +11,13 @@ import scipy.special
 
 import attention
 from attention import Mask
+from attention.check.subject import HEADS, LENGTH, WIDTH, inputs
 from attention.mask import choose_blocks
 from attention.normaliser import normaliser_of
 from attention.parameters import Sizes
 from attention.scores.dot import DotProduct
 from attention.scores.pairwise import Additive
 from attention.scores.sparse.native import NativeSparse
-from tests.attention.cases import HEADS, LENGTH, WIDTH, inputs
 from tests.sizes import more
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]

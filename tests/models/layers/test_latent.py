@@ -65,6 +65,7 @@ ABSORBED = {
     "published": (SPEC, {}),
     "grouped": (f"dot_product(latent={LATENT}, rotary={PART}, kv_heads=1, scale=0.4)", {}),
     "without positions": (f"dot_product(latent={LATENT})", {"rotary": None}),
+    "scalable": (f"scalable_softmax(latent={LATENT}, rotary={PART})", {}),
     "sigmoid": (f"dot_product(latent={LATENT}, rotary={PART}, normaliser='sigmoid')", {"rotary": None}),
 }
 PLAIN = {

@@ -40,6 +40,8 @@ def folder(tmp_path_factory):
         ("keep|super", "a|b(y='z')", "a|super"),
         ("keep|super|keep", "a", "a|super|a"),
         ("super", "a|b", "super"),
+        ("keep*2|super", "cycle(a*2|b)", "a|a|super"),
+        ("cycle(super*2|keep)", "cycle(a*2|b)", "super|super|b"),
     ],
 )
 def test_keep_stands_for_the_mechanism_of_the_same_layer(spec, source, expected):

@@ -14,6 +14,7 @@ from train.grids.grid import Sweep
     [
         ("1,2,4", ["1", "2", "4"]),
         ("neural(dim=2)|dot_product", ["neural(dim=2)|dot_product"]),
+        ("cycle(neural(dim=2,hidden=4)*3|super),a*2|b", ["cycle(neural(dim=2,hidden=4)*3|super)", "a*2|b"]),
         ("neural(dim=2,hidden=(4,2)),super", ["neural(dim=2,hidden=(4,2))", "super"]),
         ("'16,24,32', ''", ["16,24,32", ""]),
         ('neural(query="a,)b"),x', ['neural(query="a,)b")', "x"]),
@@ -39,6 +40,7 @@ def test_commas_in_brackets_and_quotes_do_not_split(text, values):
             ["model.attention=neural(dim=2),neural( dim=2 )"],
             r"has 'neural\(dim=2\)' and 'neural\( dim=2 \)', which are",
         ),
+        (["model.attention=cycle(a*2|b),cycle(a|a|b)"], "which are equal; give every value once"),
         (["data.source=file:a/b,file:a-b"], "whose folders would both be called file-a-b; give them to two sweeps"),
         (["model.heads=1", "model.heads=2"], "model.heads is given twice"),
         (["model.depth=1,2"], "model.depth is given twice; give it once, as --over or as --config.model.depth"),

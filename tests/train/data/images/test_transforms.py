@@ -220,6 +220,8 @@ def test_without_normalise_images_are_scaled_to_one():
         ("normalise(mean=(0.5, 0.5), std=(1.0, 1.0, 1.0))", "normalise needs as many means as stds"),
         ("normalise(mean=0.5, std=1)|rotate(degrees=5)", "rotate cannot come after normalise in .*; put it before"),
         ("normalise(mean=0.5, std=1)|normalise(mean=0.5, std=1)", "normalise cannot come after normalise"),
+        ("normalise(mean=0.5, std=1)*2", "normalise cannot come after normalise"),
+        ("cycle(flip)", r"'cycle\(flip\)' has a cycle, but no layers to repeat in"),
     ],
 )
 def test_mistakes(spec, message):
