@@ -27,7 +27,8 @@ class Cost:
 
     The backward pass of a product Y = XW takes two products of the same size, dX = dY Wᵀ and dW = Xᵀ dY. Pointwise
     operations take about as many in the backward pass: a sum for each bias, and for each score as many as the softmax
-    and the scale. Recomputation that saves memory is not counted.
+    and the scale; what is counted in a program says how many more that program takes. Recomputation that saves memory
+    is not counted.
 
     Attributes:
       products: Operations of matrix products and convolutions.
@@ -35,12 +36,14 @@ class Cost:
       bytes: Bytes that must be read or written once, in float32.
       constant: The part of `products` that multiplies data. Data need no gradient, so the backward pass of these takes
         one product, not two.
+      more: Operations of the backward pass beyond two for each of `products` and one for each of `pointwise`.
     """
 
     products: int = 0
     pointwise: int = 0
     bytes: int = 0
     constant: int = 0
+    more: int = 0
 
     def __add__(self, other: "Cost") -> "Cost":
         sums = (getattr(self, f.name) + getattr(other, f.name) for f in dataclasses.fields(self))
@@ -57,7 +60,7 @@ class Cost:
     @property
     def backward(self) -> int:
         """The operations of the backward pass, with the gradients of the parameters and of the inputs."""
-        return 2 * self.products - self.constant + self.pointwise
+        return 2 * self.products - self.constant + self.pointwise + self.more
 
     @property
     def training(self) -> int:
@@ -174,8 +177,14 @@ def _prepared(mixer: Any, params: Any, of_query: Any, of_key: Any) -> tuple[Any,
 
 
 def counted(function: Callable, *shapes: Any) -> Cost:
-    """Counts the operations, without bytes, in the program of a function of arrays of these shapes."""
-    return _of_program(jax.make_jaxpr(function)(*shapes).jaxpr)
+    """Counts the operations, without bytes, in the programs of a function of arrays of these shapes and its gradient."""
+
+    def both(*arrays: Any) -> tuple[Any, Any]:
+        out, back = jax.vjp(function, *arrays)
+        return out, back(out)
+
+    forward, training = (_of_program(jax.make_jaxpr(run)(*shapes).jaxpr) for run in (function, both))
+    return dataclasses.replace(forward, more=training.flops - forward.training)
 
 
 # Operations that move or compare positions, or that a compiler drops: no arithmetic on data.
