@@ -177,7 +177,7 @@ def _prepared(mixer: Any, params: Any, of_query: Any, of_key: Any) -> tuple[Any,
 
 
 def counted(function: Callable, *shapes: Any) -> Cost:
-    """Counts the operations, without bytes, in the programs of a function of arrays of these shapes and its gradient."""
+    """Counts the operations, without bytes, in the programs of a function of these arrays and its gradient."""
 
     def both(*arrays: Any) -> tuple[Any, Any]:
         out, back = jax.vjp(function, *arrays)

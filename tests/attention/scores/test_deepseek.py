@@ -13,13 +13,13 @@ import scipy.stats
 
 import attention
 from attention import Mask, UnsupportedError
+from attention.check.subject import HEADS, LENGTH, WIDTH, inputs
 from attention.forms import Tokens
 from attention.options import Options
 from attention.parameters import Sizes
 from attention.scores.dot import DotProduct
 from attention.scores.rotary import Rotary
 from attention.scores.sparse.deepseek import DeepSeekSparse, indexer_loss
-from tests.attention.cases import HEADS, LENGTH, WIDTH, inputs
 from tests.sizes import more
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]
