@@ -67,7 +67,7 @@ class Setup:
         `initial` replaces one replica's initial parameters, and gives the remark, '' if it changes nothing.
         """
         replicas = self.replicas
-        keys = replicas.arguments(lambda replica: jax.random.key(replicas.seeds[replica]))
+        keys = replicas.arguments(lambda replica: initial_key(replicas.seeds[replica], bool(self.config.source)))
         shardings = replicas.shardings(self.shapes)
         init = replicas.over(lambda key: self.step.init(self.task.init(key)), True)
         state = jax.jit(init, out_shardings=shardings)(keys)
@@ -85,6 +85,12 @@ class Setup:
     def about(self) -> dict[str, Any]:
         """The task's description of the model."""
         return self.task.describe(self.shapes.params)
+
+
+def initial_key(seed: int, loads: bool) -> jax.Array:
+    """Makes the key that parameters are drawn from: another one where a run's are loaded, which may be of this seed."""
+    key = jax.random.key(seed)
+    return jax.random.fold_in(key, 1) if loads else key
 
 
 def check_training(config: Config, replicas: Replicas) -> None:

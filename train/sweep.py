@@ -46,6 +46,7 @@ def asked(flags: argparse.Namespace) -> grid.Sweep:
         field, _, values = flags.tune.partition("=")
         values, beyond = grid.split(values) if values else [], int(flags.tune_beyond)
         tune = tuning.read(field, values, flags.tune_length, flags.tune_seeds, beyond, cells[0], taken)
+        tune = dataclasses.replace(tune, apart=flags.tune_apart)
         sweep = dataclasses.replace(sweep, tune=tune)
     if flags.declare:
         declared = declaration.read(flags.declare)
@@ -219,6 +220,7 @@ main = cli.program(
     cli.flag("--tune", default="", metavar="FIELD=VALUE,...", help="values to try; each setting trains with its best"),
     cli.flag("--tune-length", default="1/3", metavar="PART", help="length of a trial, as a part of the run's"),
     cli.flag("--tune-seeds", type=cli.count, default=1, help="number of seeds of each value that is tried"),
+    cli.flag("--tune-apart", action="store_true", help="try values on seeds that no run has"),
     cli.flag("--tune-beyond", default=str(tuning.BEYOND), choices=("0", "2"), help="values that may be added at ends"),
     cli.flag("--declare", type=Path, metavar="FILE", help="a JSON file with the question and the comparisons"),
     cli.flag("--print", action="store_true", help="print one command for each run, and train nothing"),

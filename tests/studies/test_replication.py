@@ -281,7 +281,7 @@ def test_an_archive_of_a_declared_study_is_what_was_declared(name, tmp_path):
     files, commits = sorted((kept.KEPT / name).rglob("*.json")), history()
     record = next(archive.read(file) for file in files if file.name == grid.FILE).sweeps[0]
     made = sweep.asked(sweep.main.parser().parse_args(replication.DECLARED[name].flags("data", tmp_path))).plain
-    record |= {"tune": {"beyond": tuning.BEYOND} | record["tune"]}
+    record |= {"tune": {"beyond": tuning.BEYOND, "apart": False} | record["tune"]}
     assert {key: record[key] for key in ("config", "over", "also", "tune", "declaration")} == {
         key: made[key] for key in ("config", "over", "also", "tune", "declaration")
     }

@@ -333,6 +333,13 @@ def test_a_tuned_sweep_is_resumed_and_extended_with_what_was_chosen(tmp_path, he
     assert "holds another sweep, which differs in tune" in capsys.readouterr().err
 
 
+def test_values_may_be_tried_on_seeds_that_no_run_has(tmp_path, here, monkeypatch):
+    monkeypatch.setattr(pool, "command", standing_in)
+    assert sweep.main(tuned(tmp_path / "s", "--tune-beyond=0", "--tune-apart", length="1")) == 0
+    assert {path.name for path in (tmp_path / "s/tuning").glob("*/*/*") if path.is_dir()} == {f"seed{2**20}"}
+    assert {path.name for path in (tmp_path / "s").glob("attention=*/*") if path.is_dir()} == {"seed0", "seed1"}
+
+
 def test_a_trial_as_long_as_a_run_is_not_trained_again(tmp_path, here, monkeypatch, capsys):
     trained = []
 

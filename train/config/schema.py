@@ -24,6 +24,7 @@ from train.config.durations import Duration, Length
 from train.config.optimizer import OptimizerConfig
 
 T = TypeVar("T")
+SEED = "{seed}"  # in `train.init_from`
 WANDB = "wandb"  # a logger that every run may name
 PRECISIONS = ("float32", "bfloat16")
 
@@ -51,7 +52,7 @@ class TrainConfig(Checked):
     init_from: Annotated[str, Sentinel("", "none")] = field(
         "",
         "The work directory of another run, whose parameters this one starts from where they have the same names and "
-        "shapes.",
+        "shapes. `{seed}` in it stands for this run's seed, so that each seed of a sweep starts from its own model.",
     )
     exchanged: Annotated[str, Reader(starts.parse)] = field(
         "fresh",
@@ -166,8 +167,23 @@ class Config(Checked):
 
     PATH: ClassVar[str] = ""
 
+    @property
+    def source(self) -> str:
+        """The work directory of the run that this one starts from, '' if none."""
+        return self.train.init_from.replace(SEED, str(self.seed))
+
+    def check_one_start(self) -> None:
+        """Raises a UsageError where each seed starts from another run, so that seeds cannot be trained together."""
+        if SEED in self.train.init_from:
+            raise UsageError(
+                f"train.init_from={self.train.init_from!r} is another run for each seed, so seeds train one by one; "
+                "set train.replicas=1, or --replicas=no of a sweep."
+            )
+
     def __post_init__(self):
         super().__post_init__()
+        if self.train.replicas > 1:
+            self.check_one_start()
         # JAX uses 32 bits of a seed, and the steps' keys are made of the next seed.
         if not 0 <= self.seed < 2**32 - self.train.replicas:
             raise UsageError(

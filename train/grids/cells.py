@@ -16,11 +16,11 @@ from train.config.schema import Config
 from train.grids import pool, running
 from train.grids.matching import Request
 from train.grids.trial_table import MADE, TrialTable
+from train.grids.tuning import APART
 from train.loading.leaves import flatten
 from train.run.workdir import read_config, read_result
 
 TABLE = "trials.json"
-TUNING = 2**20  # the first of the seeds on which rates are chosen, more than can be tested
 DIVERGED = "diverged.json"  # in the folder of a cell
 Rates = Annotated[str, Rule("different numbers above 0, such as 1e-3,3e-3", lambda text: _differ(text.split(",")))]
 Tried = dict[str, list[float | None]]  # the validation accuracies of each rate
@@ -42,7 +42,7 @@ class Choice:
     """How a learning rate is chosen for each cell."""
 
     rates: tuple[str, ...]
-    seeds: int  # each rate is tried with so many, from TUNING on
+    seeds: int  # each rate is tried with so many, from APART on
 
     def __post_init__(self):
         check(Rates, ",".join(self.rates), "--rates")
@@ -74,7 +74,7 @@ class Cell:
 
     def tuning(self, choice: Choice) -> dict[Path, list[str]]:
         """Lists the runs that choose a rate, on seeds of their own."""
-        seeds = range(TUNING, TUNING + choice.seeds)
+        seeds = range(APART, APART + choice.seeds)
         return {self._run(rate, seed): self._flags(rate, seed) for rate in choice.rates for seed in seeds}
 
     def tested(self, rate: str, seeds: int) -> dict[Path, list[str]]:
@@ -105,7 +105,7 @@ class Cell:
 
     def tried(self, choice: Choice) -> Tried:
         """Reads the validation accuracies of each rate, None where a run diverged; {} until all have ended."""
-        paths = {rate: [self._run(rate, TUNING + seed) for seed in range(choice.seeds)] for rate in choice.rates}
+        paths = {rate: [self._run(rate, APART + seed) for seed in range(choice.seeds)] for rate in choice.rates}
         if not all(pool.is_finished(path) or self._has_diverged(path) for of in paths.values() for path in of):
             return {}
         return {rate: [_tuned(path) if pool.is_finished(path) else None for path in of] for rate, of in paths.items()}

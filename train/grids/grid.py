@@ -215,7 +215,7 @@ def read(directory: Path) -> dict[str, Any] | None:
         names = ("cells", *(field.name for field in dataclasses.fields(Sweep)))
         if not is_record(record, names):
             raise UsageError(f"{path} is no record of a sweep; choose another --workdir.")
-        record["tune"] = record["tune"] and {"beyond": BEYOND} | record["tune"]
+        record["tune"] = record["tune"] and {"beyond": BEYOND, "apart": False} | record["tune"]
         return {name: record[name] for name in names}
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(f"{directory} is not empty and holds no {FILE}; choose another --workdir.")

@@ -133,10 +133,12 @@ def _together(setup: Setup, asked: bool) -> int:
     """Finds how many runs of a setting may be trained in one program.
 
     As many as their states and batches leave room for on a device. Where that was not asked for, it is one if batches
-    cannot be stacked, which else is an error, and on a CPU, which trains long runs faster one on each core.
+    cannot be stacked or seeds start from different runs, which else are errors, and on a CPU, which trains long runs
+    faster one on each core.
     """
     try:
         setup.task.check_stackable()
+        setup.config.check_one_start()
     except UsageError:
         if asked:
             raise

@@ -16,6 +16,7 @@ from train.grids.matching import Request
 from train.run.workdir import read_result
 
 FOLDER = "tuning"  # of a sweep, which reports pass over
+APART = 2**20  # the first seed of trials that are apart from the runs, more than can be tested
 BEYOND = 2  # values that may be tried beyond the grid, unless something else is asked for
 RULE = (
     "Every setting is tried with every value. The best mean over seeds of the metric, on validation data at the best "
@@ -43,11 +44,12 @@ class Tuning:
     field: str  # a leaf of the config
     values: Sequence[str]  # the grid: texts of rising numbers
     length: str  # of a trial, a fraction of the run's
-    seeds: int  # how many each value is tried with, from the config's on
+    seeds: int  # how many each value is tried with
     metric: str  # what chooses
     highest: bool  # whether its highest value is the best, or its lowest
     beyond: int = BEYOND  # how many values may be added to the grid
     rule: str = RULE + EXTENDED.format(BEYOND)  # in words
+    apart: bool = False  # whether these are no seeds of runs, which are from the config's on
 
     def grid(self, tried: Tried) -> list[str]:
         """Lists the values to try, those beyond the declared ends included, as far as what was tried says."""
@@ -71,7 +73,8 @@ class Tuning:
         return max(scores, key=lambda value: mean(scores[value]))
 
     def trials(self, requests: Iterable[Request], tried: Tried, seed: int, directory: Path) -> Trials:
-        """Plans the trials of settings, from a first seed on, that were not made yet."""
+        """Plans the trials of settings that were not made yet, from the runs' first seed on or apart from them."""
+        seed = APART if self.apart else seed
         requests = {request.name: request for request in requests}
         tried = {name: tried.get(name, {}) for name in requests}
         return {

@@ -19,7 +19,7 @@ from models.published import pretrained
 from models.surgery.exchange import keeps, kept
 from models.transformer import TransformerConfig
 from train import tasks
-from train.config.schema import Config
+from train.config.schema import SEED, Config
 from train.loading.leaves import LEAVES, flatten
 
 LISTED = (
@@ -148,7 +148,7 @@ def _text(section: ConfigDict, field: str) -> str:
 
 
 def _source(config: ConfigDict, field: str) -> str:
-    if directory := config.train.init_from:
+    if directory := config.train.init_from.replace(SEED, str(config.seed)):
         model = read_json(at_home(directory) / "config.json", "set train.init_from to a run's folder").get("model")
         spec = model.get(field) if isinstance(model, dict) else None
         if not isinstance(spec, str):

@@ -131,7 +131,7 @@ class Initial:
     def of(cls, setup: Setup) -> "Initial":
         """Finds what a config asks for, and refuses what is not there or does not go together."""
         config, start = setup.config, starts.parse(setup.config.train.exchanged)
-        run = AnotherRun.of(config.train.init_from, setup.task.files()) if config.train.init_from else None
+        run = AnotherRun.of(config.source, setup.task.files()) if config.source else None
         original = None if start == Fresh() else _original(config, run)
         _check_fresh(config, start == Fresh(), setup.shapes.params)
         distilled = start if isinstance(start, Distilled) else None
