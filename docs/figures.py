@@ -23,6 +23,7 @@ from analysis.metrics import METRICS
 from analysis.tables import Number, markdown, plain_markdown
 from attention.errors import unknown
 from benchmarks import (
+    agreement,
     attention,
     compiling,
     decoding,
@@ -103,6 +104,8 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "schedules roofline", lambda: schedules.roofline_table(load("schedules_tpu"))
     yield "schedules h100", lambda: gpu.table(load("schedules_gpu"))
     yield "device h100", lambda: device.page(ROOT / "benchmarks/results/device_h100.json")
+    for dtype in agreement.DTYPES:
+        yield f"agreement {dtype}", lambda dtype=dtype: agreement.table(load("agreement")["rows"], dtype)
     yield "pods", lambda: pods.table(load("pods")["rows"])
     yield "precision", lambda: precision.markdown(load("precision")["reached"])
     yield "inference", lambda: inference.table(load("inference")["rows"] + load("inference_cifar100")["rows"])

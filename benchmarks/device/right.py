@@ -230,8 +230,13 @@ def _mask(check: Check, draw: np.random.Generator) -> attention.Mask:
     return attention.Mask(**jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, parts))
 
 
-def program(check: Check, implementation: str, dtype: str) -> Callable[..., Any]:
-    """Makes the function of `arguments` that gives the output and the gradients of its weighted sum."""
+def program(
+    check: Check, implementation: str, dtype: str, attend: Callable[..., Any] = attention.attend
+) -> Callable[..., Any]:
+    """Makes the function of `arguments` that gives the output and the gradients of its weighted sum.
+
+    `attend` may be another way to compute what `attention.attend` does.
+    """
     mechanism = check.mechanism
     score = mechanism.score
     options = {"implementation": implementation}
@@ -242,7 +247,7 @@ def program(check: Check, implementation: str, dtype: str) -> Callable[..., Any]
         if mechanism.align is not None:
             value = attention.align_values(value, *weights["align"], mask=mask)
         key, value = key if score.traits.reads_key else None, None if mechanism.value == "tied" else value
-        return attention.attend(score, weights["score"], query, key, value, source=source, mask=mask, **options)
+        return attend(score, weights["score"], query, key, value, source=source, mask=mask, **options)
 
     def both(weights, query, key, value, source, weigh, mask):
         source = source if score.traits.reads_key else None
