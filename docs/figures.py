@@ -23,7 +23,6 @@ from analysis.metrics import METRICS
 from analysis.tables import Number, markdown, plain_markdown
 from attention.errors import unknown
 from benchmarks import (
-    agreement,
     attention,
     compiling,
     decoding,
@@ -39,6 +38,7 @@ from benchmarks import (
 )
 from benchmarks import train_step as training
 from benchmarks.compilers import gpu
+from benchmarks.device import agreement
 from benchmarks.device import report as device
 from benchmarks.llama import __main__ as llama
 from docs import address, choices

@@ -20,7 +20,7 @@ from train.cli.files import check_place
 # Black is not quite black, since an SVG does not say which areas are black, and `ON_DARK` could not change them.
 COLOURS = ("#1a1a1a", "#d55e00", "#0072b2", "#009e73", "#e69f00", "#56b4e9", "#cc79a7")
 BLACK, RED, BLUE, GREEN, ORANGE, SKY, PURPLE = COLOURS
-MARKERS = ("o", "s", "^", "D", "v")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 SHADES = (0.0, 0.35, 0.6)  # how much white the colours of variants of one mechanism have
 # Colours of weights: 0 is transparent, and the greatest nearly covers what is below; negative ones are blue.
 HEAT = LinearSegmentedColormap.from_list("weights", [to_rgba(ORANGE, 0.0), to_rgba(ORANGE, 0.9)])
@@ -64,6 +64,7 @@ MECHANISMS = {
     "softpick": (PURPLE, "X"),
     "scalable_softmax": (SKY, "X"),
     "power": (BLACK, "X"),
+    "path": (BLACK, "*"),
     "stick_breaking": (GREEN, "P"),
     "moba": (BLACK, "P"),
     "native_sparse": (BLUE, "P"),
@@ -78,6 +79,8 @@ MECHANISMS = {
     "gated_delta2": (BLACK, "v"),
     "delta_product": (SKY, "P"),
     "rwkv7": (PURPLE, "P"),
+    "mamba3": (GREEN, "X"),
+    "log_linear": (ORANGE, "X"),
 }
 
 # Ink, and what it is in an SVG on a dark page.

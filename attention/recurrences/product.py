@@ -31,6 +31,7 @@ class DeltaProduct(Recurrence):
     steps: Count = 2
     strongest: Strongest = 2.0
     title = "DeltaProduct"
+    alike = False
     traits = CHUNKED
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:

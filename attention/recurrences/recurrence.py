@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ class Recurrence(Mixer):
 
     title = ""
     traits = Traits(ties_values=False, in_parts=False, kernels=())  # prepared keys come with their gates
+    alike: ClassVar[bool] = True  # whether all numbers of a value are written alike, and nothing but values is
 
     def gates(self, params: Params, source: jax.Array) -> Any:
         """Computes what `write` needs of a token beside key and value, from its input: a tree of `(*B, S, N, …)`."""
@@ -134,11 +135,20 @@ class Recurrence(Mixer):
     ) -> Float[Array, "*B N T S"]:
         """Computes how much of each value is in each output before a norm, with a sign: the derivative by the value.
 
-        The output is linear in the values, so it shows their shares where the values are the rows of an identity.
+        The output is linear in the values, so it shows their shares where the values are the rows of an identity; but
+        where it is not `alike`, they are the means over a value's numbers, and take as many times as long.
         """
-        keys = value.shape[-3]
-        origins = jnp.broadcast_to(jnp.eye(keys, dtype=value.dtype)[:, None], (*value.shape[:-1], keys))
-        return jnp.moveaxis(self._scan_all(params, query, key, origins, mask, self.recall), -2, -3)
+        places = jnp.eye(value.shape[-3], dtype=value.dtype)
+        if self.alike:
+            origins = jnp.broadcast_to(places[:, None], (*value.shape[:-1], len(places)))
+            return jnp.moveaxis(self._scan_all(params, query, key, origins, mask, self.recall), -2, -3)
+        output = lambda value: self._scan_all(params, query, key, value, mask, self.recall)  # noqa: E731
+
+        def shares(place: jax.Array) -> jax.Array:
+            one = jnp.broadcast_to(place[:, None, None], value.shape)
+            return jax.jvp(output, (value,), (one,))[1].mean(-1)
+
+        return jnp.moveaxis(jax.vmap(shares, out_axes=-1)(places), -2, -3)
 
     def _check(self, options: Options, queries: int, keys: int) -> None:
         asked = {"bias": options.bias is not None, "attention dropout": options.dropout_rate > 0}

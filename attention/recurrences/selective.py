@@ -23,6 +23,11 @@ from attention.recurrences.gated import (
 from attention.recurrences.surrounded import Surrounded
 
 
+def first_steps(key: Any, shape: tuple[int], dtype: Any) -> jax.Array:
+    """Makes initial biases of Δ, whose softplus is from 0.001 to 0.1."""
+    return jnp.log(jnp.expm1(jnp.geomspace(1e-3, 0.1, *shape, dtype=dtype)))
+
+
 @dataclasses.dataclass(frozen=True)
 class StateSpace(Surrounded):
     """W ← exp(−Δ exp(a)) W + Δ v kᵀ and W q, Δ = softplus(w·x + b), one of each per head (Dao & Gu 2024, 2405.21060).
@@ -35,10 +40,9 @@ class StateSpace(Surrounded):
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Declares the projection of Δ with b, whose softplus is from 0.001 to 0.1 at first, and a = log 1 … 16."""
-        steps = lambda key, shape, dtype: jnp.log(jnp.expm1(jnp.geomspace(1e-3, 0.1, *shape, dtype=dtype)))  # noqa: E731
         return {
             "step_kernel": Parameter((sizes.model, sizes.heads), initializers.lecun_normal()),
-            "step_bias": Parameter((sizes.heads,), steps),
+            "step_bias": Parameter((sizes.heads,), first_steps),
             "forget_rate": Parameter((sizes.heads,), forget_rates),
         } | self.surroundings(sizes)
 
@@ -118,6 +122,7 @@ class GatedDelta2(KimiDelta):
     """
 
     title = "Gated delta attention with two gates"
+    alike = False
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Declares W₁, W₂, b and a of α, and W_b and W_w."""

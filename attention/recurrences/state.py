@@ -250,10 +250,10 @@ def _written(writes: Writes, state: jax.Array | None, passage: Passage) -> jax.A
     overlap, rest = jnp.tril(passage.between(erase, writes.key), -1), writes.value - known
     if writes.strength is not None:
         overlap, rest = writes.strength * overlap, writes.strength * rest
-    return _solved(overlap, rest)
+    return solved(overlap, rest)
 
 
-def _solved(lower: jax.Array, right: jax.Array) -> jax.Array:
+def solved(lower: jax.Array, right: jax.Array) -> jax.Array:
     """Solves (I + lower) u = right for u, with a strictly lower-triangular matrix.
 
     It avoids `triangular_solve`, because two of them in one program can deadlock on a CPU. With jaxlib 0.10.2 on two

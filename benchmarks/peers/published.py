@@ -22,6 +22,8 @@ from fla.ops.generalized_delta_rule.dplr.naive import dplr_recurrence
 from fla.ops.gla.naive import naive_recurrent_gla
 from fla.ops.kda.naive import naive_recurrent_kda
 from fla.ops.linear_attn.naive import naive_recurrent_linear_attn
+from fla.ops.log_linear_attn.naive import naive_log_linear_attn
+from fla.ops.path_attn.naive import naive_path_attn
 from fla.ops.simple_gla.naive import naive_recurrent_simple_gla
 from fla.ops.stickbreaking_attn.naive import naive_stickbreaking_attn
 from torch import Tensor
@@ -31,7 +33,7 @@ from transformers.models.gpt_oss import modeling_gpt_oss
 FLA, TRANSFORMERS, TORCH = "flash-linear-attention", "transformers", "PyTorch"
 
 
-class Given(NamedTuple):
+class PlainCall(NamedTuple):
     """What a plain form is given: queries, keys and values `(B, T, N, H)`, our options and weights, and our gates."""
 
     query: Tensor
@@ -55,11 +57,11 @@ def _heads_first(function: Callable[..., Any]) -> Callable[..., Tensor]:
     return call
 
 
-def _dot_product(x: Given) -> Tensor:
+def _dot_product(x: PlainCall) -> Tensor:
     return _heads_first(F.scaled_dot_product_attention)(x.query, x.key, x.value, is_causal=True)
 
 
-def _eager(model: Any, x: Given, **options: Any) -> Tensor:
+def _eager(model: Any, x: PlainCall, **options: Any) -> Tensor:
     """Calls the attention of a model of transformers, which gives `(B, T, N, H)`."""
     length = x.query.shape[1]
     mask = torch.full((length, length), -torch.inf).triu(1)
@@ -68,27 +70,27 @@ def _eager(model: Any, x: Given, **options: Any) -> Tensor:
     return model.eager_attention_forward(module, *arrays, mask, scaling=x.query.shape[-1] ** -0.5, **options)[0]
 
 
-def _delta(x: Given) -> Tensor:
+def _delta(x: PlainCall) -> Tensor:
     query = _unit(x.query) * x.query.shape[-1] ** 0.5  # which it divides by
     return _heads_first(delta_rule_recurrence)(query, _unit(x.key), x.value, x.gates)
 
 
-def _gated_delta(x: Given) -> Tensor:
+def _gated_delta(x: PlainCall) -> Tensor:
     decay, strength = x.gates
     inputs = _unit(x.query), _unit(x.key), x.value, strength, decay[..., 0]
     return naive_recurrent_gated_delta_rule(*inputs, scale=1.0)[0]
 
 
-def _kimi_delta(x: Given) -> Tensor:
+def _kimi_delta(x: PlainCall) -> Tensor:
     return naive_recurrent_kda(_unit(x.query), _unit(x.key), x.value, *x.gates)[0]
 
 
-def _gated_delta2(x: Given) -> Tensor:
+def _gated_delta2(x: PlainCall) -> Tensor:
     decay, (erase, write) = x.gates
     return naive_recurrent_gdn2(_unit(x.query), _unit(x.key), x.value, decay, erase, write)[0]
 
 
-def _delta_product(x: Given) -> Tensor:
+def _delta_product(x: PlainCall) -> Tensor:
     def in_turn(first: Tensor, more: Tensor) -> Tensor:  # (B, T, N, H) and (B, T, N, n − 1, H)
         return torch.cat([first[..., None, :], more], -2).transpose(2, 3).flatten(1, 2)
 
@@ -99,7 +101,7 @@ def _delta_product(x: Given) -> Tensor:
     return naive_recurrent_gated_delta_product(*inputs, num_householder=steps)[0]
 
 
-def _rwkv7(x: Given) -> Tensor:
+def _rwkv7(x: PlainCall) -> Tensor:
     (decay, rate), width = x.gates, x.query.shape[-1]
     removed = F.normalize(x.key * x.weights["removal"], dim=-1)
     added = x.key * (1 + (rate - 1) * x.weights["replacement"])
@@ -107,38 +109,50 @@ def _rwkv7(x: Given) -> Tensor:
     return F.layer_norm(_heads_first(dplr_recurrence)(*inputs), (width,), eps=1e-5 * width)
 
 
-def _state_space(x: Given) -> Tensor:
+def _state_space(x: PlainCall) -> Tensor:
     decay, step = x.gates
     return naive_recurrent_simple_gla(x.query, x.key, x.value * step, decay[..., 0], scale=1.0)[0]
 
 
-def _retention(x: Given) -> Tensor:
+def _retention(x: PlainCall) -> Tensor:
     decay = F.logsigmoid(-x.weights["decay"]).expand(x.query.shape[:-1])
     out = naive_recurrent_simple_gla(x.query, x.key, x.value, decay)[0]
     return F.rms_norm(out, out.shape[-1:], eps=1e-6)
 
 
-def _linear(x: Given) -> Tensor:
+def _linear(x: PlainCall) -> Tensor:
     features = (F.elu(part) + 1 for part in (x.query, x.key))
     return naive_recurrent_linear_attn(*features, x.value, normalize=True)[0]
 
 
-def _forgetting(x: Given) -> Tensor:
+def _forgetting(x: PlainCall) -> Tensor:
     sums = x.gates[..., 0]
     return naive_forgetting_attn(x.query, x.key, x.value, torch.diff(sums, dim=1, prepend=0 * sums[:, :1]))
 
 
-def _deepseek_sparse(x: Given) -> Tensor:
+def _deepseek_sparse(x: PlainCall) -> Tensor:
     query, weight, key = x.gates
     return naive_dsa(x.query, x.key, x.value, query, key[..., 0, :], weight[..., 0], topk=x.weights["top"])
 
 
+def _path(x: PlainCall) -> Tensor:
+    turn, strength = x.gates
+    scale = x.query.shape[-1] ** -0.5
+    return naive_path_attn(*x[:3], turn, strength[..., 0], torch.zeros(x.query.shape[:-1]), scale)
+
+
+def _log_linear(x: PlainCall) -> Tensor:
+    decay, step, weights = x.gates
+    return naive_log_linear_attn(x.query, x.key, x.value * step, decay[..., 0], weights)
+
+
 # From a mechanism to whose plain form it is, and how it is called.
-PUBLISHED: dict[str, tuple[str, Callable[[Given], Tensor]]] = {
+PUBLISHED: dict[str, tuple[str, Callable[[PlainCall], Tensor]]] = {
     "dot_product": (TORCH, _dot_product),
     "sink": (TRANSFORMERS, lambda x: _eager(modeling_gpt_oss, x)),
     "soft_cap": (TRANSFORMERS, lambda x: _eager(modeling_gemma2, x, softcap=x.weights["cap"])),
     "forgetting": (FLA, _forgetting),
+    "path": (FLA, _path),
     "stick_breaking": (FLA, lambda x: naive_stickbreaking_attn(*x[:3], attend_current=True)[0]),
     "deepseek_sparse": (FLA, _deepseek_sparse),
     "linear": (FLA, _linear),
@@ -151,6 +165,7 @@ PUBLISHED: dict[str, tuple[str, Callable[[Given], Tensor]]] = {
     "gated_delta2": (FLA, _gated_delta2),
     "delta_product": (FLA, _delta_product),
     "rwkv7": (FLA, _rwkv7),
+    "log_linear": (FLA, _log_linear),
 }
 
 
@@ -170,7 +185,7 @@ def outcome(
     given = [torch.tensor(x, requires_grad=True) for x in arrays]
     gates, weights = jax.tree.map(lambda x: torch.tensor(np.asarray(x, np.float32)), (gates, weights))
     options = {field.name: getattr(score, field.name) for field in dataclasses.fields(score)}
-    out = PUBLISHED[name][1](Given(*given, options | weights, gates[0] if len(gates) == 1 else gates))
+    out = PUBLISHED[name][1](PlainCall(*given, options | weights, gates[0] if len(gates) == 1 else gates))
     (out * torch.tensor(direction)).sum().backward()
     gradients = {part: x.grad.numpy() for part, x in zip(("query", "key", "value"), given, strict=True)}
     return {"out": out.detach().numpy(), **gradients}

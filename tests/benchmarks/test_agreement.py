@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks import agreement
-from benchmarks.device import right
+from benchmarks.device import agreement, right
 from models.mechanisms import MECHANISMS
 from tests.sizes import once
 

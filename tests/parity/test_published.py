@@ -2,8 +2,7 @@
 
 import pytest
 
-from benchmarks import agreement
-from benchmarks.device import right
+from benchmarks.device import agreement, right
 from tests.parity.close import WHY
 
 pytest.importorskip("fla", reason=WHY)

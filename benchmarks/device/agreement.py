@@ -1,7 +1,7 @@
 """Agreement: every mechanism in every form, outputs and gradients, against its definition in float64.
 
-    python -m benchmarks.agreement --out=benchmarks/results/agreement_cpu.json
-    python -m benchmarks.agreement --only neural gated_delta --out=benchmarks/results/agreement_cpu.json
+    python -m benchmarks.device.agreement --out=benchmarks/results/agreement_cpu.json
+    python -m benchmarks.device.agreement --only neural gated_delta --out=benchmarks/results/agreement_cpu.json
 
 The forms are our implementations; `steps`, token after token behind a cache or a state; and `published`, the plain form
 of published code, which is given our gates and needs requirements-bench.txt. An error is relative to the root mean
