@@ -38,9 +38,9 @@ from benchmarks import (
 )
 from benchmarks import train_step as training
 from benchmarks.compilers import gpu
-from benchmarks.device import agreement
 from benchmarks.device import report as device
 from benchmarks.llama import __main__ as llama
+from benchmarks.peers import agreement
 from docs import address, choices
 from studies import declared, digits, kept, ledger, manual, precision, replication, runs, translations
 from train import cli, mechanisms

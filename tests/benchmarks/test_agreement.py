@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.device import agreement, right
+from benchmarks.device import right
+from benchmarks.peers import agreement
 from models.mechanisms import MECHANISMS
 from tests.sizes import once
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.device import agreement, right
+from benchmarks.device import right
+from benchmarks.peers import agreement
 from tests.parity.close import WHY
 
 pytest.importorskip("fla", reason=WHY)

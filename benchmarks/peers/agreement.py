@@ -1,7 +1,7 @@
 """Agreement: every mechanism in every form, outputs and gradients, against its definition in float64.
 
-    python -m benchmarks.device.agreement --out=benchmarks/results/agreement_cpu.json
-    python -m benchmarks.device.agreement --only neural gated_delta --out=benchmarks/results/agreement_cpu.json
+    python -m benchmarks.peers.agreement --out=benchmarks/results/agreement_cpu.json
+    python -m benchmarks.peers.agreement --only neural gated_delta --out=benchmarks/results/agreement_cpu.json
 
 The forms are our implementations; `steps`, token after token behind a cache or a state; and `published`, the plain form
 of published code, which is given our gates and needs requirements-bench.txt. An error is relative to the root mean
@@ -9,7 +9,7 @@ square of what is compared. With `--only`, the other rows of the file stay.
 """
 
 import argparse
-import importlib.util
+import importlib.metadata
 import math
 import sys
 from collections.abc import Callable
@@ -25,6 +25,7 @@ from attention.forms import Tokens
 from attention.mask import Mask
 from attention.options import Options
 from attention.recurrences.recurrence import Recurrence
+from benchmarks import measure
 from benchmarks.attention import SPECS, mechanism_of
 from benchmarks.device import right
 from benchmarks.device.right import Check
@@ -36,7 +37,7 @@ LENGTH = 72  # tokens, more than a chunk or a tile
 DTYPES = ("float32", "bfloat16")
 STEPS, PUBLISHED = "steps", "published"
 FORMS = ("reference", "xla", "chunked", "pallas", STEPS, PUBLISHED)
-NEEDED = ("torch", "fla", "transformers")
+NEEDED = ("torch", "flash-linear-attention", "transformers")
 CORES: dict[Any, str] = {}  # of mechanisms with the same score, alignment and values the first
 for _spec in SPECS:
     _row = mechanism_of(_spec)
@@ -56,12 +57,18 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
         known[spec] = measured(spec) | {"commit": workdir.environment()["git"]}
         rows = {name: known[name] for name in ROWS if name in known}
         print(f"{spec} is measured.", file=sys.stderr, flush=True)
-    yield {"length": LENGTH, "rows": rows}, "\n\n".join(table(rows, dtype) for dtype in DTYPES)
+    about = measure.with_versions(NEEDED, "requirements-bench.txt") if with_peers() else {}
+    yield about | {"length": LENGTH, "rows": rows}, "\n\n".join(table(rows, dtype) for dtype in DTYPES)
 
 
 def measured(spec: str) -> dict[str, dict[str, Any]]:
     """Measures a mechanism's forms in each dtype: the errors of the output and of the worst of the gradients."""
     return {dtype: of_forms(check_of(spec, dtype)) for dtype in DTYPES}
+
+
+def with_peers() -> bool:
+    """Tells whether the packages of published code are installed."""
+    return {*NEEDED} <= {*map(str.lower, (found.name for found in importlib.metadata.distributions()))}
 
 
 def check_of(spec: str, dtype: str) -> Check:
@@ -83,7 +90,7 @@ def of_forms(check: Check) -> dict[str, Any]:
     if check.mechanism.align is None:
         forms[STEPS] = right.program(check, STEPS, check.dtype, attend=by_steps)
     found = {name: right.flat(jax.jit(program)(*given)) for name, program in forms.items()}
-    if check.dtype == "float32" and all(map(importlib.util.find_spec, NEEDED)):
+    if check.dtype == "float32" and with_peers():
         found |= published(check, given)
     return {name: apart(check, arrays, wanted) for name, arrays in found.items()}
 
