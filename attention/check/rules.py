@@ -276,7 +276,7 @@ OF_A_FORM: tuple[Callable[[Subject, str], None], ...] = (
 def why_not(rule: Callable[..., None], case: Subject, name: str = "") -> str:
     """Says why a rule does not concern a case, or its implementation of that name; '' where it does."""
     if rule is is_what_its_oracle_says:
-        around = any(getattr(case.score, part, 0) for part in ("conv", "gate", "skip"))  # which no oracle has
+        around = isinstance(case.score, Recurrence) and case.score.traits.one_sequence  # more than a step
         has = case.score and case.score.oracle and not around
         return "" if has else "it has no oracle: no NumPy form of its equation"
     if rule is decodes_as_it_trains and case.score is None:
