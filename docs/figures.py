@@ -82,6 +82,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "attention", lambda: attention.table(load("attention")["forward+backward"])
     yield "attention growth", lambda: attention.growth_table(load("attention")["growth"])
     yield "attention in short", lambda: attention_in_short(cores())
+    yield "speed in short", speed_in_short
     yield "attention work", lambda: attention_work(cores())
     yield "gpt in short", lambda: gpt_in_short(dict(of_layers()))
     for model in ("gpt", "vit"):
@@ -252,6 +253,34 @@ def of_cores(rows: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
     yield "roof GB/s", f"{roof['bandwidth'] / 1e9:.0f}"
     yield "longest neural MB", f"{longest['neural, chunked']['temp_bytes'] / 1e6:.0f}"
     yield "longest jax.nn GB", f"{longest[attention.BASELINE]['temp_bytes'] / 1e9:.0f}"
+
+
+def speed_in_short() -> str:
+    """Writes what the README says of speed on CPUs."""
+    found = dict([*of_cores(cores()), *of_layers(), *of_training_and_translation()])
+    rows = (
+        (
+            "neural attention (`dim=2`) alone, forward and backward, 1,024 tokens",
+            "PyTorch's fused dot product",
+            "{} × the time".format(found["neural time of PyTorch's"]),
+        ),
+        (
+            "the same",
+            "dot product of `jax.nn`",
+            f"a {found['neural times less memory']}th of the memory",
+        ),
+        (
+            "a GPT of 8 layers with it in every layer",
+            "with dot products",
+            f"{found['gpt neural(dim=2) time']} × the time, {found['gpt neural(dim=2) memory']} × the memory",
+        ),
+        (
+            "translating with a Marian of opus-mt's size",
+            "Hugging Face on PyTorch",
+            f"{found['translation times faster']} times as fast, with the same tokens",
+        ),
+    )
+    return plain_markdown(("what", "against", "measured"), rows)
 
 
 def attention_in_short(rows: dict[str, dict[str, Any]]) -> str:
