@@ -46,7 +46,7 @@ from studies import declared, digits, kept, ledger, manual, precision, replicati
 from train import cli, mechanisms
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("**/*.md")))
 KEPT = ROOT / "docs/replication"
 CORES = ("dot_product", "super", "neural", "neural(dim=16)", "neural(dim=None)", "additive")
 WHOLE = {  # attention of whole models, and its name in pages: a vertical bar would end the cell of a table

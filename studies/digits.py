@@ -3,7 +3,7 @@
     python -m studies.digits --runs=runs/all-on-digits
 
 The program trains only rows without a result, with `python -m train.main`, one process on each CPU. It adds the results
-to `benchmarks/results/digits_cpu.json` and to the table in `docs/mechanisms.md`. You can stop it at any moment; the
+to `benchmarks/results/digits_cpu.json` and to the table in `docs/mechanisms/measured.md`. You can stop it at any moment; the
 same command continues.
 """
 
@@ -18,7 +18,7 @@ CAUSAL = ("forgetting",)  # needs a causal mask, which an encoder's is not
 VARIANTS = ("neural(dim=16)", "neural(dim=None)", "gaussian(sigma=0.05)", "linear(feature='identity', normalise=False)")
 TABLE = rows.Table(
     "digits",
-    runs.ROOT / "docs/mechanisms.md",
+    runs.ROOT / "docs/mechanisms/measured.md",
     (*(name for name in MECHANISMS if name not in CAUSAL), *VARIANTS, *rows.TODAY),
     (),
     "test accuracy, %",

@@ -4,7 +4,7 @@
 
 The table shows that each mechanism learns in a decoder, where no token sees the next; the training is too short to
 compare mechanisms. The program trains only rows without a result, one process on each CPU. It adds the results to
-`benchmarks/results/manual_cpu.json` and to the table in `docs/mechanisms.md`.
+`benchmarks/results/manual_cpu.json` and to the table in `docs/mechanisms/measured.md`.
 """
 
 import sys
@@ -25,7 +25,7 @@ def positions(spec: str) -> tuple[str, ...]:
 
 TABLE = rows.Table(
     "manual",
-    runs.ROOT / "docs/mechanisms.md",
+    runs.ROOT / "docs/mechanisms/measured.md",
     (*MECHANISMS, *rows.TODAY),
     ("--config=configs/gpt_pydoc.py", *precision.SMALLER, *precision.RARELY, *LENGTH),
     "bits per byte, test",

@@ -11,7 +11,12 @@ from tests.docs.pages import PageError, blocks
 from tests.sizes import once
 from train.grids import matching, pool
 
-FILES = ["README.md", "CONTRIBUTING.md", "benchmarks/README.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))]
+FILES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "benchmarks/README.md",
+    *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md")),
+]
 PAGES = {file: blocks((ROOT / file).read_text(encoding="utf-8"), str(ROOT / file)) for file in sorted(FILES)}
 TYPED = [file for file, page in PAGES.items() if page]
 LONG = [file for file in TYPED if any(block.mark.kind == "long" for block in PAGES[file])]

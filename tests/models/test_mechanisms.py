@@ -415,6 +415,6 @@ def test_a_pair_has_one_number():
 
 
 def test_the_hybrid_that_the_page_recommends_has_a_dot_product_in_every_fourth_of_eight_layers():
-    page = (ROOT / "docs/mechanisms.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/mechanisms/recurrences.md").read_text(encoding="utf-8")
     (spec,) = re.findall(r"`(cycle\(kimi_delta[^`]+)` makes every fourth layer a dot product, at any", page)
     assert [layer.name for layer in resolve(spec, 8)] == [*["kimi_delta"] * 3, "dot_product"] * 2
