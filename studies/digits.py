@@ -3,8 +3,8 @@
     python -m studies.digits --runs=runs/all-on-digits
 
 The program trains only rows without a result, with `python -m train.main`, one process on each CPU. It adds the results
-to `benchmarks/results/digits_cpu.json` and to the table in `docs/mechanisms/measured.md`. You can stop it at any moment; the
-same command continues.
+to `benchmarks/results/digits_cpu.json` and to the table in `docs/mechanisms/measured.md`. You can stop it at any
+moment; the same command continues.
 """
 
 import sys
