@@ -23,8 +23,6 @@ from attention.operations import Cost
 from attention.parameters import Sizes
 from attention.recurrences.gated import GatedDelta, GatedLinear
 from attention.recurrences.linear import Delta, LinearAttention
-from attention.recurrences.log_linear import LogLinear
-from attention.recurrences.mamba3 import Mamba3
 from attention.recurrences.product import DeltaProduct
 from attention.recurrences.recurrence import Recurrence
 from attention.recurrences.retention import Retention
@@ -39,7 +37,6 @@ from attention.scores.forgetting import Forgetting
 from attention.scores.gaussian import Gaussian
 from attention.scores.luong import Bilinear
 from attention.scores.pairwise import Additive, Neural
-from attention.scores.path import Path
 from attention.scores.positional import FactorisedPositional, Positional
 from attention.scores.relative import Relative
 from attention.scores.soft_cap import Power, SoftCap
@@ -257,7 +254,6 @@ MECHANISMS = {
         Mechanism("cosine", "Liu et al. 2022, eq. 2", score=Cosine()),
         Mechanism("alibi", "Press et al. 2022, section 3", score=Alibi()),
         Mechanism("forgetting", "Lin et al. 2025, section 3", score=Forgetting()),
-        Mechanism("path", "Yang et al. 2025 (arXiv:2505.16381)", score=Path()),
         Mechanism("stick_breaking", "Tan et al. 2024, section 2", score=DotProduct(normaliser="stick_breaking")),
         Mechanism("moba", "Lu et al. 2025, section 2.2", score=DotProduct(normaliser="blocks")),
         Mechanism("native_sparse", "Yuan et al. 2025, section 3", score=NativeSparse()),
@@ -275,8 +271,6 @@ MECHANISMS = {
         Mechanism("gated_delta2", "Gated DeltaNet-2 (arXiv:2605.22791)", score=GatedDelta2()),
         Mechanism("delta_product", "Siems et al. 2025 (arXiv:2502.10297)", score=DeltaProduct()),
         Mechanism("rwkv7", "Peng et al. 2025 (arXiv:2503.14456)", score=RWKV7()),
-        Mechanism("mamba3", "Mamba-3 (arXiv:2603.15569), SISO", score=Mamba3()),
-        Mechanism("log_linear", "Guo et al. 2025 (arXiv:2506.04761)", score=LogLinear()),
     )
 }
 ALIASES = {"bilinear": "luong_general"}

@@ -64,7 +64,6 @@ MECHANISMS = {
     "softpick": (PURPLE, "X"),
     "scalable_softmax": (SKY, "X"),
     "power": (BLACK, "X"),
-    "path": (BLACK, "*"),
     "stick_breaking": (GREEN, "P"),
     "moba": (BLACK, "P"),
     "native_sparse": (BLUE, "P"),
@@ -79,8 +78,6 @@ MECHANISMS = {
     "gated_delta2": (BLACK, "v"),
     "delta_product": (SKY, "P"),
     "rwkv7": (PURPLE, "P"),
-    "mamba3": (GREEN, "X"),
-    "log_linear": (ORANGE, "X"),
 }
 
 # Ink, and what it is in an SVG on a dark page.

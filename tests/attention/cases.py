@@ -12,7 +12,6 @@ from attention.check.subject import HEADS, LENGTH, WIDTH, Subject, subject_of
 from attention.mask import BY_TOKEN
 from attention.recurrences.gated import GatedDelta, GatedLinear
 from attention.recurrences.linear import Delta, LinearAttention
-from attention.recurrences.log_linear import LogLinear
 from attention.recurrences.selective import StateSpace
 from attention.scores.alibi import Alibi
 from attention.scores.differential import Differential
@@ -21,7 +20,6 @@ from attention.scores.forgetting import Forgetting
 from attention.scores.gaussian import Gaussian
 from attention.scores.luong import Bilinear
 from attention.scores.pairwise import Additive, Neural
-from attention.scores.path import Path
 from attention.scores.positional import FactorisedPositional, Positional
 from attention.scores.relative import Relative
 from attention.scores.soft_cap import Power, SoftCap
@@ -167,8 +165,6 @@ CASES = {
     "deepseek_sparse": subject_of(
         DeepSeekSparse(heads=3, width=4, top=3), unordered=False, equivariant=False, normalised=True, weighs=True
     ),
-    "path": subject_of(Path(rank=3), unordered=False, equivariant=False, normalised=True, weighs=True),
-    "log_linear": subject_of(LogLinear(levels=4)),
     "differential": subject_of(Differential()),
     "gated_linear": subject_of(GatedLinear(3)),
     "gated_delta layer": subject_of(GatedDelta(2.0, conv=3, gate="norm_first")),

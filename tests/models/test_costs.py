@@ -106,7 +106,7 @@ OPTIONS += (
 )
 INDEXED = "deepseek_sparse(heads=2, width=8, top=8)"  # what its indexer learns from is another loss
 OTHER = dict.fromkeys(("linear", "linear(normalise=False)", "delta"), "reference")  # xla is all pairs at once
-OTHER |= {INDEXED: f"chunked({S}, 1)", "path": "reference"}
+OTHER |= {INDEXED: f"chunked({S}, 1)"}
 
 
 # Of each way to count: products of all pairs, an MLP of each, an alignment, a table, a running state, its update.
@@ -135,8 +135,8 @@ def test_operations_of_a_pair_are_those_of_the_documents(spec):
 
 
 # Analytic over counted, at least; at most 1.01. What is left out: LayerNorms in MLP projections, and the search for the
-# best key, and what `log_linear` and `path` choose. XLA counts a running sum as if each number were summed anew.
-LEAST = {"hard": 0.96, "stick_breaking": 0.87, "log_linear": 0.65, "path": 0.94}
+# best key. XLA counts a running sum as if each number were summed anew.
+LEAST = {"hard": 0.96, "stick_breaking": 0.87}
 LEAST |= dict.fromkeys(("mlp_qkv", "mlp_kv", "dual_linear", "mlp_marian", "neural(dim=None)"), 0.97)
 
 
