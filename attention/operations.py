@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from attention.forms import Dot, Tokens
 from attention.kernels import pairs
 from attention.kernels.call import Call, common
+from attention.mask import Mask
 from attention.options import Options
 from attention.parameters import Sizes
 
@@ -152,7 +153,8 @@ def of_program(mixer: Any, sizes: Sizes, queries: int, keys: int, implementation
 
     def attend(value, params, *tokens):
         query, key = _prepared(mixer, params, *tokens)
-        return mixer.attend(params, query, key, value, Options(implementation=implementation))
+        mask = Mask(causal=mixer.traits.causal)
+        return mixer.attend(params, query, key, value, Options(mask, implementation=implementation))
 
     value = _array(keys, sizes.heads, sizes.head)
     ends = Cost(bytes=ITEM * 2 * (queries + keys) * sizes.heads * sizes.head)

@@ -192,7 +192,7 @@ def _scan(writes: Writes, before: jax.Array | None) -> tuple[jax.Array | None, j
     """
     wide = writes.decay is None or writes.decay.shape[-1] == 1
     chunk = min(CHUNK if wide else NARROW_CHUNK, writes.key.shape[-2])
-    chunks = jax.tree.map(lambda x: _chunks(x, chunk), writes)
+    chunks = jax.tree.map(lambda x: cut_chunks(x, chunk), writes)
     keys, width = writes.key, writes.value.shape[-1]
     before = jnp.zeros((*keys.shape[:-2], width, keys.shape[-1]), keys.dtype) if before is None else before
 
@@ -250,10 +250,10 @@ def _written(writes: Writes, state: jax.Array | None, passage: Passage) -> jax.A
     overlap, rest = jnp.tril(passage.between(erase, writes.key), -1), writes.value - known
     if writes.strength is not None:
         overlap, rest = writes.strength * overlap, writes.strength * rest
-    return _solved(overlap, rest)
+    return solved(overlap, rest)
 
 
-def _solved(lower: jax.Array, right: jax.Array) -> jax.Array:
+def solved(lower: jax.Array, right: jax.Array) -> jax.Array:
     """Solves (I + lower) u = right for u, with a strictly lower-triangular matrix.
 
     It avoids `triangular_solve`, because two of them in one program can deadlock on a CPU. With jaxlib 0.10.2 on two
@@ -285,7 +285,7 @@ def _inverse(lower: jax.Array) -> jax.Array:
     return inverse[..., 0, :length, :length]
 
 
-def _chunks(x: jax.Array, chunk: int) -> jax.Array:
+def cut_chunks(x: jax.Array, chunk: int) -> jax.Array:
     """Pads the tokens of `(*B, N, L, H)` with zeros, which write nothing, and cuts them to `(chunks, *B, N, C, H)`."""
     *lead, length, width = x.shape
     padded = jnp.pad(x, [(0, 0)] * len(lead) + [(0, -length % chunk), (0, 0)])
