@@ -147,6 +147,15 @@ class Mixer(Checked):
         """
         raise NotImplementedError
 
+    def check_causal(self, mask: Mask) -> None:
+        """Raises UnsupportedError where it needs a causal mask and the mask does not say that it is."""
+        if self.traits.causal and not mask.causal:
+            hint = " in place of the array" if mask.dense is not None else ""
+            raise UnsupportedError(
+                f"{self.title} needs a causal mask with these options, as it compares a query with its past alone; "
+                f"write attention.Mask(causal=True){hint}."
+            )
+
     def own_loss(self, params: Params, query: Any, key: Any, options: Options) -> Float[Array, "*B"]:
         """Computes what a mechanism with the trait `own_loss` minimises in training beside the loss of the task.
 
@@ -210,8 +219,7 @@ class Score(Mixer):
 
     def attend(self, params: Params, query: Any, key: Any, value: Float[Array, "*B S K V"], options: Options) -> Any:
         """Computes the output `(*B, T, N, V)`, and the weights if the options ask for them."""
-        if self.traits.causal and not options.mask.causal:
-            raise UnsupportedError(f"{self.title} needs a causal mask with these options: the past is what fades.")
+        self.check_causal(options.mask)
         return choose.attend(self, params, query, key, value, options)
 
     def cost(self, sizes: Sizes, queries: int, keys: int) -> Cost:

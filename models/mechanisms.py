@@ -37,6 +37,7 @@ from attention.scores.forgetting import Forgetting
 from attention.scores.gaussian import Gaussian
 from attention.scores.luong import Bilinear
 from attention.scores.pairwise import Additive, Neural
+from attention.scores.path import Path
 from attention.scores.positional import FactorisedPositional, Positional
 from attention.scores.relative import Relative
 from attention.scores.soft_cap import Power, SoftCap
@@ -254,6 +255,7 @@ MECHANISMS = {
         Mechanism("cosine", "Liu et al. 2022, eq. 2", score=Cosine()),
         Mechanism("alibi", "Press et al. 2022, section 3", score=Alibi()),
         Mechanism("forgetting", "Lin et al. 2025, section 3", score=Forgetting()),
+        Mechanism("path", "Yang et al. 2025 (arXiv:2505.16381)", score=Path()),
         Mechanism("stick_breaking", "Tan et al. 2024, section 2", score=DotProduct(normaliser="stick_breaking")),
         Mechanism("moba", "Lu et al. 2025, section 2.2", score=DotProduct(normaliser="blocks")),
         Mechanism("native_sparse", "Yuan et al. 2025, section 3", score=NativeSparse()),

@@ -13,7 +13,7 @@ from pathlib import Path
 from models.mechanisms import MECHANISMS
 from studies import rows, runs
 
-CAUSAL = ("forgetting",)  # needs a causal mask, which an encoder's is not
+CAUSAL = ("forgetting", "path")  # need a causal mask, which an encoder's is not
 # Beside the rows of the table: what the papers used, or what design choices are worth a look.
 VARIANTS = ("neural(dim=16)", "neural(dim=None)", "gaussian(sigma=0.05)", "linear(feature='identity', normalise=False)")
 TABLE = rows.Table(

@@ -60,6 +60,7 @@ MECHANISMS = {
     "alibi": (PURPLE, "D"),
     "relative": (BLACK, "D"),
     "forgetting": (ORANGE, "P"),
+    "path": (ORANGE, "X"),
     "gated": (RED, "P"),
     "softpick": (PURPLE, "X"),
     "scalable_softmax": (SKY, "X"),

@@ -11,6 +11,8 @@ import numpy as np
 
 from attention.errors import UsageError, brief, unknown
 from attention.forms import At, Tokens
+from attention.mask import Mask
+from attention.options import Options
 from attention.parameters import Parameter, Params, Sizes
 from attention.recurrences.recurrence import Recurrence
 from attention.score import Mixer, Score
@@ -106,13 +108,13 @@ def knows_absolute_positions(mixer: Mixer) -> bool:
 
     The turn cancels where queries and keys meet in products q·k, or in distances ‖q − k‖, alone.
     """
-    if not isinstance(mixer, Recurrence) and type(mixer).attend is not Score.attend:
-        return False  # it calls other scores
     if not _takes_sizes(mixer):
         return False
     draw = np.random.default_rng(0).standard_normal
     query, key = (jnp.asarray(draw(x.shape), jnp.float32) for x in _inputs(mixer))
-    source = jnp.asarray(draw((_TOKENS, SIZES.model)), jnp.float32)
+    source, values = (
+        jnp.asarray(draw((_TOKENS, *x)), jnp.float32) for x in ((SIZES.model,), (SIZES.heads, SIZES.head))
+    )
     params = {name: jnp.asarray(draw(p.shape), jnp.float32) for name, p in mixer.arrays(SIZES).items()}
     over = {name: len(p.over) for name, p in mixer.parameters(SIZES).items()}
     own = {name: x[(0,) * over[name]] for name, x in params.items() if name in over}
@@ -120,8 +122,10 @@ def knows_absolute_positions(mixer: Mixer) -> bool:
     @jax.jit
     def compared(first: jax.Array) -> jax.Array:
         at = Tokens(first, source, Rotary())
-        read = jax.tree.map(lambda x: x[2, 0], mixer.prepare_query(params, query, at))
-        keys = mixer.prepare_key(params, key, at)
+        queries, keys = mixer.prepare_query(params, query, at), mixer.prepare_key(params, key, at)
+        if not isinstance(mixer, Recurrence) and type(mixer).attend is not Score.attend:
+            return mixer.attend(params, queries, keys, values, Options(Mask(causal=True)))[2]
+        read = jax.tree.map(lambda x: x[2, 0], queries)
         stored = [jax.tree.map(lambda x, token=token: x[token, 0], keys) for token in (0, 1)]
         if isinstance(mixer, Score):
             return mixer.pair(own, read, stored[1], At(*map(jnp.int32, (2, 1, 0)), SIZES.heads, 0, 1))

@@ -192,7 +192,7 @@ def _scan(writes: Writes, before: jax.Array | None) -> tuple[jax.Array | None, j
     """
     wide = writes.decay is None or writes.decay.shape[-1] == 1
     chunk = min(CHUNK if wide else NARROW_CHUNK, writes.key.shape[-2])
-    chunks = jax.tree.map(lambda x: _chunks(x, chunk), writes)
+    chunks = jax.tree.map(lambda x: cut_chunks(x, chunk), writes)
     keys, width = writes.key, writes.value.shape[-1]
     before = jnp.zeros((*keys.shape[:-2], width, keys.shape[-1]), keys.dtype) if before is None else before
 
@@ -285,7 +285,7 @@ def _inverse(lower: jax.Array) -> jax.Array:
     return inverse[..., 0, :length, :length]
 
 
-def _chunks(x: jax.Array, chunk: int) -> jax.Array:
+def cut_chunks(x: jax.Array, chunk: int) -> jax.Array:
     """Pads the tokens of `(*B, N, L, H)` with zeros, which write nothing, and cuts them to `(chunks, *B, N, C, H)`."""
     *lead, length, width = x.shape
     padded = jnp.pad(x, [(0, 0)] * len(lead) + [(0, -length % chunk), (0, 0)])

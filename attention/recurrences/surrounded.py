@@ -157,9 +157,7 @@ class Surrounded(Recurrence):
             x = spread_heads(x, params[f"{part}_taps"].shape[-2])
             lead = last.get(part, jnp.zeros((*x.shape[:-3], self.conv - 1, *x.shape[-2:]), x.dtype))
             wide = jnp.concatenate([lead, precise(x)], axis=-3)
-            rows = [_seen(wide, tap, x.shape[-3], runs, slice(self.conv - 1, None)) for tap in range(self.conv)]
-            out = sum(row * lift(tap, x.ndim) for row, tap in zip(rows, params[f"{part}_taps"], strict=True))
-            out += lift(params[f"{part}_taps_bias"], x.ndim)
+            out = convolved(wide, params[f"{part}_taps"], runs) + lift(params[f"{part}_taps_bias"], x.ndim)
             done[part] = (out if part in self.silent else jax.nn.silu(out)).astype(x.dtype)
             after[part] = _seen(wide, x.shape[-3], self.conv - 1, runs, slice(-1, None))
         return (done["query"], (done["key"], gates), done["value"]), after
@@ -177,6 +175,16 @@ class Surrounded(Recurrence):
         wide = (normed * inverse_rms(normed, self.epsilon)).reshape(wide.shape)
         wide *= lift(params["gate_scale"], out.ndim)
         return (wide * factor if self.gate == "norm_first" else wide).astype(out.dtype)
+
+
+def convolved(wide: jax.Array, taps: jax.Array, runs: jax.Array | None) -> jax.Array:
+    """Convolves each number of tokens `(*B, L, N, H)` with taps `(n, N, H)`, which gives L − n + 1 tokens.
+
+    What is of another run of one segment than the last of the n tokens counts as zeros.
+    """
+    before = len(taps) - 1
+    rows = (_seen(wide, tap, wide.shape[-3] - before, runs, slice(before, None)) for tap in range(len(taps)))
+    return sum(row * lift(tap, wide.ndim) for row, tap in zip(rows, taps, strict=True))
 
 
 def _seen(wide: jax.Array, first: int, tokens: int, runs: jax.Array | None, now: slice) -> jax.Array:

@@ -136,9 +136,11 @@ def _deepseek_sparse(x: PlainCall) -> Tensor:
 
 
 def _path(x: PlainCall) -> Tensor:
-    turn, strength = x.gates
-    scale = x.query.shape[-1] ** -0.5
-    return naive_path_attn(*x[:3], turn, strength[..., 0], torch.zeros(x.query.shape[:-1]), scale)
+    (low, strength), taps, length = x.gates, x.weights["taps"], x.query.shape[1]
+    wide = F.pad(torch.einsum("btr,rnh->btnh", low[..., 0, :], x.weights["up_kernel"]), (0, 0, 0, 0, len(taps) - 1, 0))
+    direction = _unit(sum(tap * wide[:, place : place + length] for place, tap in enumerate(taps)))
+    arrays = *x[:3], direction, 2 * torch.sigmoid(strength[..., 0]), torch.zeros(x.query.shape[:-1])
+    return naive_path_attn(*arrays, scale=x.query.shape[-1] ** -0.5)
 
 
 def _log_linear(x: PlainCall) -> Tensor:

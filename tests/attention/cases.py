@@ -20,6 +20,7 @@ from attention.scores.forgetting import Forgetting
 from attention.scores.gaussian import Gaussian
 from attention.scores.luong import Bilinear
 from attention.scores.pairwise import Additive, Neural
+from attention.scores.path import Path
 from attention.scores.positional import FactorisedPositional, Positional
 from attention.scores.relative import Relative
 from attention.scores.soft_cap import Power, SoftCap
@@ -165,6 +166,7 @@ CASES = {
     "deepseek_sparse": subject_of(
         DeepSeekSparse(heads=3, width=4, top=3), unordered=False, equivariant=False, normalised=True, weighs=True
     ),
+    "path": subject_of(Path(), normalised=True, weighs=True, positive=True),
     "differential": subject_of(Differential()),
     "gated_linear": subject_of(GatedLinear(3)),
     "gated_delta layer": subject_of(GatedDelta(2.0, conv=3, gate="norm_first")),

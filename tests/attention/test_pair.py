@@ -23,6 +23,7 @@ from attention.scores.differential import Differential, DifferentialV2
 from attention.scores.dot import DotProduct, ScalableSoftmax
 from attention.scores.forgetting import Forgetting
 from attention.scores.pairwise import Neural
+from attention.scores.path import Path
 from attention.scores.positional import Positional
 from attention.scores.relative import Relative
 from attention.scores.sparse.deepseek import DeepSeekSparse
@@ -238,7 +239,7 @@ def test_sampled_keys_are_drawn_from_the_softmax():
 
 # With tests of their own.
 ELSEWHERE = (DotProduct, ScalableSoftmax, Forgetting, NativeSparse, DeepSeekSparse, Differential, DifferentialV2)
-ELSEWHERE += (LinearAttention, Delta)
+ELSEWHERE += (Path, LinearAttention, Delta)
 
 
 @pytest.mark.parametrize("row", MECHANISMS)

@@ -106,6 +106,7 @@ OPTIONS += (
 )
 INDEXED = "deepseek_sparse(heads=2, width=8, top=8)"  # what its indexer learns from is another loss
 OTHER = dict.fromkeys(("linear", "linear(normalise=False)", "delta"), "reference")  # xla is all pairs at once
+OTHER["path"] = "reference"  # xla multiplies the matrices of blocks first
 OTHER |= {INDEXED: f"chunked({S}, 1)"}
 
 

@@ -72,6 +72,6 @@ def test_caches_longer_than_learned_positions_are_refused():
 
 def test_what_rotary_positions_do_not_make_relative_is_named():
     remarks = lambda **fields: small(GPTConfig, positions="rotary", **fields).remarks()  # noqa: E731
-    assert remarks(attention="dot_product|gaussian|cosine|state_space", depth=4) == []
-    (remark,) = remarks(attention="neural|linear|alibi", depth=3)
-    assert remark.startswith("With rotary positions, linear, neural depends on where a sequence starts")
+    assert remarks(attention="dot_product|gaussian|cosine|differential|state_space", depth=5) == []
+    (remark,) = remarks(attention="neural|linear|path|alibi", depth=4)
+    assert remark.startswith("With rotary positions, linear, neural, path depends on where a sequence starts")

@@ -66,6 +66,7 @@ VARIANTS = (
     "native_sparse(size=2, top=2, near=3, kv_heads=1)",
     "deepseek_sparse(heads=3, width=4, top=3, kv_heads=1)",
     "deepseek_sparse(heads=3, width=4, warm_up=True)",
+    "path(rank=3, forget=True, kv_heads=1)",
 )
 SPECS = (*MECHANISMS, *VARIANTS)
 FIXED = re.compile("super|positional|unique|align")

@@ -64,7 +64,7 @@ def test_rows_of_other_versions_do_not_join(table, tmp_path):
     assert runs.file_of("digits").read_text() == before
 
 
-@pytest.mark.parametrize(("table", "left_out"), [(digits.TABLE, {"forgetting"}), more(manual.TABLE, set())])
+@pytest.mark.parametrize(("table", "left_out"), [(digits.TABLE, {"forgetting", "path"}), more(manual.TABLE, set())])
 def test_every_mechanism_has_a_row_that_its_config_takes(table, left_out):
     assert set(MECHANISMS) - set(table.specs) == left_out
     for spec in table.specs:
