@@ -14,7 +14,7 @@ from attention.mask import Mask
 from attention.parameters import Parameter, Params, Sizes, lift, trail
 from attention.recurrences.gated import projection
 from attention.recurrences.selective import step_parameters, step_size
-from attention.recurrences.state import Marks, from_state, turned
+from attention.recurrences.state import Marks, from_state, last_token, turned
 from attention.recurrences.surrounded import Surrounded
 
 EPSILON, LEAST_RATE = 1e-5, 1e-4  # of the norms of keys and queries, and of what a step forgets
@@ -90,7 +90,7 @@ class Mamba3(Surrounded):
         out, after = from_state(self._writes(params, query, key, value, mask, first), kept)
         new = spread_heads((precise(key[0]), precise(value)), kept.shape[-3])
         new = self._normed(jax.tree.map(precise, params), "key", new[0]), new[1]
-        return out, (after, *(_last(x, y, real) for x, y in zip(new, last, strict=True)))
+        return out, (after, *(last_token(x, y, real) for x, y in zip(new, last, strict=True)))
 
     def oracle(self, weights: Any, head: int, state: Any, source: Any, key: Any, value: Any, query: Any) -> Any:
         """Takes a step in NumPy as the published one, with keys and queries turned by the sum of all angles."""
@@ -109,11 +109,3 @@ class Mamba3(Surrounded):
         kept = alpha * kept + (1 - share) * step * alpha * np.outer(last_value, last_key)
         kept += share * step * np.outer(value, normed[0])
         return (kept, normed[0], value, turn), kept @ normed[1]
-
-
-def _last(x: jax.Array, before: jax.Array, real: jax.Array | None) -> jax.Array:
-    """Takes the last real token of `(*B, S, N, H)`, or what was before, `(*B, N, H)`, if there is none."""
-    if real is None:
-        return x[..., -1, :, :]
-    wide = jnp.concatenate([before[..., None, :, :], x.astype(before.dtype)], -3)
-    return jnp.take_along_axis(wide, trail(real.sum(-1, keepdims=True), wide.ndim), -3)[..., 0, :, :]

@@ -32,7 +32,7 @@ import numpy as np
 
 from attention.kernels.arrays import precise, spread_heads
 from attention.mask import Mask
-from attention.parameters import lift
+from attention.parameters import lift, trail
 
 CHUNK, NARROW_CHUNK = 64, 16  # tokens; the latter where each column fades by itself, which takes more products
 
@@ -208,7 +208,7 @@ def _scan(writes: Writes, before: jax.Array | None) -> tuple[jax.Array | None, j
     """
     wide = writes.decay is None or writes.decay.shape[-1] == 1
     chunk = min(CHUNK if wide else NARROW_CHUNK, writes.key.shape[-2])
-    chunks = jax.tree.map(lambda x: _chunks(x, chunk), writes)
+    chunks = jax.tree.map(lambda x: cut(x, chunk), writes)
     keys, width = writes.key, writes.value.shape[-1]
     before = jnp.zeros((*keys.shape[:-2], width, keys.shape[-1]), keys.dtype) if before is None else before
 
@@ -227,6 +227,14 @@ def _scan(writes: Writes, before: jax.Array | None) -> tuple[jax.Array | None, j
 
     after, out = jax.lax.scan(step, before, chunks)
     return out, after
+
+
+def last_token(x: jax.Array, before: jax.Array, real: jax.Array | None) -> jax.Array:
+    """Takes the last real token of `(*B, S, N, H)`, or what was before, `(*B, N, H)`, if there is none."""
+    if real is None:
+        return x[..., -1, :, :]
+    wide = jnp.concatenate([before[..., None, :, :], x.astype(before.dtype)], -3)
+    return jnp.take_along_axis(wide, trail(real.sum(-1, keepdims=True), wide.ndim), -3)[..., 0, :, :]
 
 
 def turned(x: jax.Array, angles: jax.Array) -> jax.Array:
@@ -313,7 +321,7 @@ def _inverse(lower: jax.Array) -> jax.Array:
     return inverse[..., 0, :length, :length]
 
 
-def _chunks(x: jax.Array, chunk: int) -> jax.Array:
+def cut(x: jax.Array, chunk: int) -> jax.Array:
     """Pads the tokens of `(*B, N, L, H)` with zeros, which write nothing, and cuts them to `(chunks, *B, N, C, H)`."""
     *lead, length, width = x.shape
     padded = jnp.pad(x, [(0, 0)] * len(lead) + [(0, -length % chunk), (0, 0)])
