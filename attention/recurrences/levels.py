@@ -26,11 +26,12 @@ def wrapped(place: jax.Array, levels: int) -> jax.Array:
     return place % 2 ** max(levels - 2, 0)
 
 
-def joined(states: jax.Array, at: jax.Array) -> jax.Array:
-    """Moves the states `(*B, levels, V, H)` below a level to that level, `(*B, 1, 1, 1)`."""
-    levels = lift(np.arange(states.shape[-3])[:, None, None], states.ndim)
-    total = jnp.sum(jnp.where(levels <= at, states, 0), -3, keepdims=True)
-    return jnp.where(levels == at, total, jnp.where(levels < at, 0, states))
+def joined(states: jax.Array, at: jax.Array, kept: jax.Array) -> jax.Array:
+    """Fades the states `(*B, levels, V, H)`, and moves those below a level to it; both numbers are `(*B, 1)`."""
+    every = lift(np.arange(states.shape[-3]), at.ndim)
+    below = kept * (every <= at)
+    total = jnp.einsum("...l,...lvh->...vh", below, states)[..., None, :, :]
+    return (kept - below)[..., None, None] * states + (every == at)[..., None, None] * total
 
 
 def from_levels(
@@ -48,7 +49,7 @@ def from_levels(
     Returns:
       The output `(*B, N, S, V)`, or None without queries, then states and position.
     """
-    tokens = weights.shape[-2]
+    tokens, states = weights.shape[-2], states.astype(writes.key.dtype)
     given = jax.tree.map(lambda x: chunks.cut(x, min(chunks.CHUNK, tokens)), (writes, weights, counts))
     (states, place), out = jax.lax.scan(_chunk, (states, place[..., None, None]), given)
     if out is not None:
@@ -64,7 +65,8 @@ def _chunk(before: tuple[jax.Array, jax.Array], given: tuple[Writes, jax.Array, 
     end, known = places[..., -1:, :], level(places, place - 1, levels)
     every = lift(np.arange(levels), places.ndim)
     flat = states.reshape(*states.shape[:-3], -1, states.shape[-1])
-    kept = joined(passage.through(flat).reshape(states.shape), known[..., -1:, :, None])
+    left = passage.through(jnp.ones_like(end, states.dtype))
+    kept = joined(states, known[..., -1, :], left[..., 0, :])
     written = (level(end, places, levels) == every)[..., None] * writes.value[..., None, :]
     written = written.reshape(*written.shape[:-2], -1)
     written = jnp.einsum("...sw,...sh->...wh", written, passage.to_after(writes.key))

@@ -32,6 +32,7 @@ class LogLinear(StateSpace):
 
     levels: Count = 15
     title = "Log-linear attention"
+    quick_steps = False
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Declares those of `state_space`, W_λ and s."""
@@ -51,7 +52,7 @@ class LogLinear(StateSpace):
         """Fades the states, joins the blocks that are full, and writes the value to the level of its own token."""
         (states, _, place), (decay, step, weights) = state, gates
         position = jnp.round(place).astype(jnp.int32)
-        kept = joined(jnp.exp(decay)[None, None] * states, level(position, position - 1, self.levels))
+        kept = joined(states, level(position, position - 1, self.levels)[None], jnp.exp(decay))
         after = wrapped(position + 1, self.levels).astype(place.dtype)
         return kept.at[0].add(jnp.outer(step * value, key)), weights, after
 

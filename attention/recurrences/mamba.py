@@ -33,6 +33,7 @@ class Mamba3(Surrounded):
     """
 
     title = "Mamba-3"
+    quick_steps = False
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Declares the projections of Δ, a, λ and θ, and scales and biases of keys and queries."""

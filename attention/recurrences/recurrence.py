@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ class Recurrence(Mixer):
 
     title = ""
     traits = Traits(ties_values=False, in_parts=False, kernels=())  # prepared keys come with their gates
+    quick_steps: ClassVar[bool] = True  # whether a scan is faster than chunks on a CPU where no gradient is wanted
 
     def gates(self, params: Params, source: jax.Array) -> Any:
         """Computes what `write` needs of a token beside key and value, from its input: a tree of `(*B, S, N, …)`."""
@@ -120,7 +121,7 @@ class Recurrence(Mixer):
         writes, whole = self._writes(*inputs), name == "xla" or not stepwise
         if whole and (writes.decay is not None or writes.key.shape[-2] > keys):
             return self._scan_all(*inputs)
-        if name == "auto" and mask.causal and platform() == "cpu":
+        if name == "auto" and mask.causal and self.quick_steps and platform() == "cpu":
             return _unless_differentiated(self._scan_all, self._chunked)(*inputs)
         return self.finish(all_pairs(writes, mask)) if whole else self._chunked(*inputs)
 

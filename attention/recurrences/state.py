@@ -215,15 +215,16 @@ def _scan(writes: Writes, before: jax.Array | None) -> tuple[jax.Array | None, j
     def step(state, chunk_writes: Writes):
         chunk_writes, back = chunk_writes.turned()
         query, key, later, passage = chunk_writes.query, chunk_writes.key, chunk_writes.later, Passage.of(chunk_writes)
-        written = _written(chunk_writes, state, passage)
-        written = written if later is None else written + later
+        own = _written(chunk_writes, state, passage)
+        written = own if later is None else own + later
         after = passage.through(state) + jnp.einsum("...sv,...sh->...vh", written, passage.to_after(key))
         after = after if back is None else turned(after, back)
         if query is None:
             return after, None
         known, pairs = jnp.einsum("...th,...vh->...tv", passage.from_before(query), state), passage.between(query, key)
-        own = 0 if later is None else jnp.diagonal(pairs, axis1=-2, axis2=-1)[..., None] * later
-        return after, known + pairs @ written - own
+        if later is None:
+            return after, known + pairs @ own
+        return after, known + jnp.tril(pairs, -1) @ written + jnp.diagonal(pairs, axis1=-2, axis2=-1)[..., None] * own
 
     after, out = jax.lax.scan(step, before, chunks)
     return out, after
