@@ -193,7 +193,7 @@ def counted(function: Callable, *shapes: Any) -> Cost:
 FREE = {
     *["broadcast_in_dim", "reshape", "transpose", "squeeze", "convert_element_type", "slice", "dynamic_slice", "gather"]
 }
-FREE |= {*["concatenate", "iota", "copy", "select_n", "stop_gradient", "split", "pad", "reduce_max"]}
+FREE |= {*["concatenate", "iota", "copy", "select_n", "stop_gradient", "split", "pad", "reduce_max", "stack"]}
 
 
 def _of_program(program: Any) -> Cost:

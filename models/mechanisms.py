@@ -23,6 +23,8 @@ from attention.operations import Cost
 from attention.parameters import Sizes
 from attention.recurrences.gated import GatedDelta, GatedLinear
 from attention.recurrences.linear import Delta, LinearAttention
+from attention.recurrences.log_linear import LogLinear
+from attention.recurrences.mamba import Mamba3
 from attention.recurrences.product import DeltaProduct
 from attention.recurrences.recurrence import Recurrence
 from attention.recurrences.retention import Retention
@@ -273,6 +275,8 @@ MECHANISMS = {
         Mechanism("gated_delta2", "Gated DeltaNet-2 (arXiv:2605.22791)", score=GatedDelta2()),
         Mechanism("delta_product", "Siems et al. 2025 (arXiv:2502.10297)", score=DeltaProduct()),
         Mechanism("rwkv7", "Peng et al. 2025 (arXiv:2503.14456)", score=RWKV7()),
+        Mechanism("mamba3", "Lahoti et al. 2026 (arXiv:2603.15569)", score=Mamba3()),
+        Mechanism("log_linear", "Guo et al. 2025 (arXiv:2506.04761)", score=LogLinear()),
     )
 }
 ALIASES = {"bilinear": "luong_general"}

@@ -79,6 +79,8 @@ MECHANISMS = {
     "gated_delta2": (BLACK, "v"),
     "delta_product": (SKY, "P"),
     "rwkv7": (PURPLE, "P"),
+    "mamba3": (SKY, "X"),
+    "log_linear": (GREEN, "X"),
 }
 
 # Ink, and what it is in an SVG on a dark page.

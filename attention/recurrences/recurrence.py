@@ -17,7 +17,7 @@ from attention.mask import BY_TOKEN, Mask
 from attention.mesh import platform
 from attention.options import Options
 from attention.parameters import Params, Sizes, trail
-from attention.recurrences.state import Marks, Writes, all_pairs, from_state, in_chunks
+from attention.recurrences.state import Marks, Writes, after_all, all_pairs, from_state
 from attention.score import Mixer, Traits
 
 
@@ -34,6 +34,7 @@ class Recurrence(Mixer):
     title = ""
     traits = Traits(ties_values=False, in_parts=False, kernels=())  # prepared keys come with their gates
     alike: ClassVar[bool] = True  # whether all numbers of a value are written alike, and nothing but values is
+    quick_steps: ClassVar[bool] = True  # whether a scan is faster than chunks on a CPU where no gradient is wanted
 
     def gates(self, params: Params, source: jax.Array) -> Any:
         """Computes what `write` needs of a token beside key and value, from its input: a tree of `(*B, S, N, …)`."""
@@ -66,7 +67,9 @@ class Recurrence(Mixer):
 
         Returns:
           φ(q), φ(k) and v, then β `(*B, S, N)` or e `(*B, S, N, H)` or None, and log α `(*B, S, N, 1 or H)` or None if
-          nothing fades; all but φ(q) with n·S for S, token after token, if each writes n times.
+          nothing fades; all but φ(q) with n·S for S, token after token, if each writes n times. Two more are allowed:
+          what is written with φ(k) after the token's query has read, `(*B, S, N, V)`, without β; and angles
+          `(*B, S, N, at most H/2)` by which pairs of columns of W turn back as they fade, see `state.turned`.
         """
         raise NotImplementedError
 
@@ -119,16 +122,22 @@ class Recurrence(Mixer):
         writes, whole = self._writes(*inputs), name == "xla" or not stepwise
         if whole and (writes.decay is not None or writes.key.shape[-2] > keys):
             return self._scan_all(*inputs)
-        if name == "auto" and mask.causal and platform() == "cpu":
+        if name == "auto" and mask.causal and self.quick_steps and platform() == "cpu":
             return _unless_differentiated(self._scan_all, self._chunked)(*inputs)
-        return self.finish(all_pairs(writes, mask) if whole else in_chunks(writes, mask.causal))
+        return self.finish(all_pairs(writes, mask)) if whole else self._chunked(*inputs)
 
     def _chunked(self, *inputs: Any) -> jax.Array:
-        return self.finish(in_chunks(self._writes(*inputs), inputs[-1].causal))
+        return self.finish(self._go_on(*inputs, 0)[0] if inputs[-1].causal else after_all(self._writes(*inputs)))
+
+    def _go_on(
+        self, params: Params, query: Any, key: Any, value: Any, mask: Mask, first: Any, state: Any = None
+    ) -> tuple[jax.Array, Any]:
+        """Computes in chunks what the queries from position `first` on read, and the state after them."""
+        return from_state(self._writes(params, query, key, value, mask, first), state)
 
     def _writes(self, params: Params, query: Any, key: Any, value: Any, mask: Mask, first: Any = 0) -> Writes:
         made, tokens = self.writes(*jax.tree.map(precise, (params, query, key, value))), value.shape[-3]
-        return Writes.of(*made, Marks.of(mask, first, tokens).repeated(made[1].shape[-3] // tokens))
+        return Writes.of(*made, marks=Marks.of(mask, first, tokens).repeated(made[1].shape[-3] // tokens))
 
     def weights(
         self, params: Params, query: Any, key: Any, value: Float[Array, "*B S K V"], mask: Mask
@@ -165,7 +174,7 @@ class Recurrence(Mixer):
         """Computes the causal output of the next tokens and the states after them; see `Mixer`."""
         mask.require(BY_TOKEN, by=self.title)
         if "chunked" in self.implementations:
-            out, after = from_state(self._writes(params, query, key, value, mask, mask.query_offset), state)
+            out, after = self._go_on(params, query, key, value, mask, mask.query_offset, state)
             return self._read(self.finish(out), value), after
         state = self._empty(query, value) if state is None else state
         marks = Marks.of(mask, mask.query_offset, value.shape[-3])

@@ -23,9 +23,16 @@ from attention.recurrences.gated import (
 from attention.recurrences.surrounded import Surrounded
 
 
-def first_steps(key: Any, shape: tuple[int], dtype: Any) -> jax.Array:
-    """Makes initial biases of Δ, whose softplus is from 0.001 to 0.1."""
-    return jnp.log(jnp.expm1(jnp.geomspace(1e-3, 0.1, *shape, dtype=dtype)))
+def step_parameters(sizes: Sizes) -> dict[str, Parameter]:
+    """Declares the arrays of `step_size`, from 0.001 to 0.1 over the heads at first."""
+    bias = lambda key, shape, dtype: jnp.log(jnp.expm1(jnp.geomspace(1e-3, 0.1, *shape, dtype=dtype)))  # noqa: E731
+    kernel = Parameter((sizes.model, sizes.heads), initializers.lecun_normal())
+    return {"step_kernel": kernel, "step_bias": Parameter((sizes.heads,), bias)}
+
+
+def step_size(params: Params, source: jax.Array) -> jax.Array:
+    """Computes Δ = softplus(w·x + b), `(*B, S, N)`."""
+    return jax.nn.softplus(source @ params["step_kernel"] + lift(params["step_bias"], source.ndim))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,15 +47,12 @@ class StateSpace(Surrounded):
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
         """Declares the projection of Δ with b, whose softplus is from 0.001 to 0.1 at first, and a = log 1 … 16."""
-        return {
-            "step_kernel": Parameter((sizes.model, sizes.heads), initializers.lecun_normal()),
-            "step_bias": Parameter((sizes.heads,), first_steps),
-            "forget_rate": Parameter((sizes.heads,), forget_rates),
-        } | self.surroundings(sizes)
+        own = step_parameters(sizes) | {"forget_rate": Parameter((sizes.heads,), forget_rates)}
+        return own | self.surroundings(sizes)
 
     def gates(self, params: Params, source: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Computes −Δ exp(a) and Δ, `(*B, S, N, 1)`."""
-        step = jax.nn.softplus(source @ params["step_kernel"] + lift(params["step_bias"], source.ndim))
+        step = step_size(params, source)
         return -(step * jnp.exp(lift(params["forget_rate"], source.ndim)))[..., None], step[..., None]
 
     def write(self, params: Params, state: jax.Array, key: jax.Array, value: jax.Array, gates: Any) -> jax.Array:

@@ -8,6 +8,9 @@ u_j = v_j − W e_j and (I + tril(E Kᵀ, −1)) U = V − E Wᵀ. A token may w
 A state that fades, W_j = W_{j−1} diag(α_j) + u_j k_jᵀ, weighs what key s wrote by exp(b_t − b_s) when it is read at t:
 b are the sums of log α within a chunk (Yang et al. 2023, "Gated linear attention"). All exponents are at most 0.
 
+A state that turns, W_j = W_{j−1} R(−θ_j) + u_j k_jᵀ, is read in a chunk by queries and keys that are turned by the sums
+of θ within it, as by rotary positions (Lahoti et al. 2026, "Mamba-3").
+
 Milliseconds for 1,024 tokens, causal, 8 heads of 64, float32, 2 quiet cores of an AMD EPYC, jax 0.10.2:
 
 | | `retention` | `gated_linear` | `gated_delta` | `state_space` | `kimi_delta` |
@@ -29,7 +32,7 @@ import numpy as np
 
 from attention.kernels.arrays import precise, spread_heads
 from attention.mask import Mask
-from attention.parameters import lift
+from attention.parameters import lift, trail
 
 CHUNK, NARROW_CHUNK = 64, 16  # tokens; the latter where each column fades by itself, which takes more products
 
@@ -82,6 +85,8 @@ class Writes(NamedTuple):
       erase: e, `(*B, N, S, H)`, in place of β φ(k), or None; if both are None, values are written unchanged.
       decay: log α, `(*B, N, S, 1)` or `(*B, N, S, H)`, before each key is written; None if nothing fades.
       starts: Whether a segment begins with the key, `(*B, 1, S, 1)`, or None without segments.
+      later: What is written with the key after its own query has read, `(*B, N, S, V)`, or None; not with β or e.
+      turn: θ, angles by which pairs of columns turn before the key is written, `(*B, N, S, at most H/2)`, or None.
     """
 
     query: jax.Array | None
@@ -91,19 +96,32 @@ class Writes(NamedTuple):
     erase: jax.Array | None
     decay: jax.Array | None
     starts: jax.Array | None
+    later: jax.Array | None = None
+    turn: jax.Array | None = None
 
     @classmethod
-    def of(cls, query, key, value, strength, decay, marks: Marks) -> Writes:
+    def of(cls, query, key, value, strength, decay, later=None, turn=None, *, marks: Marks) -> Writes:
         """Builds them from arrays in the layout of `jax.nn`; keys that are padding write nothing."""
         number = strength is not None and strength.ndim < key.ndim
-        writing = key, value, *((strength[..., None], None) if number else (None, strength)), decay
+        writing = key, value, *((strength[..., None], None) if number else (None, strength)), decay, turn
         if marks.real is not None:
             writing = jax.tree.map(lambda x: jnp.where(marks.real[..., None, None], x, 0), writing)
-        spread = spread_heads((query, *writing), query.shape[-2])
+            followed = jnp.pad(marks.real[..., 1:], [(0, 0)] * (marks.real.ndim - 1) + [(0, 1)])
+            later = None if later is None else jnp.where(followed[..., None, None], later, 0)
+        spread = spread_heads((query, *writing, later), query.shape[-2])
         by_head = jax.tree.map(lambda x: jnp.moveaxis(precise(x), -2, -3), spread)
         dtype = jnp.result_type(*jax.tree.leaves(by_head))
+        *made, turn, later = jax.tree.map(lambda x: x.astype(dtype), by_head)
         starts = None if marks.starts is None else marks.starts[..., None, :, None]
-        return cls(*jax.tree.map(lambda x: x.astype(dtype), by_head), starts)
+        return cls(*made, starts, later, turn)
+
+    def turned(self) -> tuple[Writes, jax.Array | None]:
+        """Turns what reads and writes to where the state was before the first key, and says how far it turns."""
+        if self.turn is None:
+            return self, None
+        angles = jnp.cumsum(self.turn, -2)
+        query, key, erase = (None if x is None else turned(x, angles) for x in (self.query, self.key, self.erase))
+        return self._replace(query=query, key=key, erase=erase), -angles[..., -1:, :]
 
 
 class Passage(NamedTuple):
@@ -161,10 +179,8 @@ def all_pairs(writes: Writes, mask: Mask) -> jax.Array:
     return jnp.moveaxis(pairs @ written, -3, -2)
 
 
-def in_chunks(writes: Writes, causal: bool) -> jax.Array:
-    """Computes the output `(*B, T, N, V)` chunk by chunk; if causal, there must be as many queries as keys."""
-    if causal:
-        return from_state(writes, None)[0]
+def after_all(writes: Writes) -> jax.Array:
+    """Computes what all queries read after all keys, `(*B, T, N, V)`, chunk by chunk."""
     if writes.strength is None and writes.erase is None and writes.decay is None:
         after = jnp.einsum("...sv,...sh->...vh", writes.value, writes.key)
     else:
@@ -197,16 +213,37 @@ def _scan(writes: Writes, before: jax.Array | None) -> tuple[jax.Array | None, j
     before = jnp.zeros((*keys.shape[:-2], width, keys.shape[-1]), keys.dtype) if before is None else before
 
     def step(state, chunk_writes: Writes):
-        query, key, passage = chunk_writes.query, chunk_writes.key, Passage.of(chunk_writes)
-        written = _written(chunk_writes, state, passage)
+        chunk_writes, back = chunk_writes.turned()
+        query, key, later, passage = chunk_writes.query, chunk_writes.key, chunk_writes.later, Passage.of(chunk_writes)
+        own = _written(chunk_writes, state, passage)
+        written = own if later is None else own + later
         after = passage.through(state) + jnp.einsum("...sv,...sh->...vh", written, passage.to_after(key))
+        after = after if back is None else turned(after, back)
         if query is None:
             return after, None
-        known = jnp.einsum("...th,...vh->...tv", passage.from_before(query), state)
-        return after, known + passage.between(query, key) @ written
+        known, pairs = jnp.einsum("...th,...vh->...tv", passage.from_before(query), state), passage.between(query, key)
+        if later is None:
+            return after, known + pairs @ own
+        return after, known + jnp.tril(pairs, -1) @ written + jnp.diagonal(pairs, axis1=-2, axis2=-1)[..., None] * own
 
     after, out = jax.lax.scan(step, before, chunks)
     return out, after
+
+
+def last_token(x: jax.Array, before: jax.Array, real: jax.Array | None) -> jax.Array:
+    """Takes the last real token of `(*B, S, N, H)`, or what was before, `(*B, N, H)`, if there is none."""
+    if real is None:
+        return x[..., -1, :, :]
+    wide = jnp.concatenate([before[..., None, :, :], x.astype(before.dtype)], -3)
+    return jnp.take_along_axis(wide, trail(real.sum(-1, keepdims=True), wide.ndim), -3)[..., 0, :, :]
+
+
+def turned(x: jax.Array, angles: jax.Array) -> jax.Array:
+    """Turns the first pairs of columns (2i, 2i + 1) of `(…, H)` by angles `(…, at most H/2)`."""
+    cos, sin, wide = jnp.cos(angles), jnp.sin(angles), 2 * angles.shape[-1]
+    even, odd = x[..., 0:wide:2], x[..., 1:wide:2]
+    pairs = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], -1)
+    return jnp.concatenate([pairs.reshape(*pairs.shape[:-2], wide), x[..., wide:]], -1)
 
 
 def _pairs(rows: jax.Array, columns: jax.Array, sums: jax.Array | None) -> jax.Array:

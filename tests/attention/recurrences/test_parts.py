@@ -12,6 +12,8 @@ from attention.check.subject import HEADS, LENGTH, WIDTH
 from attention.parameters import Sizes
 from attention.recurrences import state
 from attention.recurrences.gated import GatedDelta
+from attention.recurrences.log_linear import LogLinear
+from attention.recurrences.mamba import Mamba3
 from attention.recurrences.recurrence import Recurrence
 from attention.recurrences.selective import StateSpace
 from models.layers import MultiHeadAttention
@@ -22,6 +24,8 @@ MIXERS = {name: row.score for name, row in MECHANISMS.items() if isinstance(row.
 MIXERS |= {
     "gated_delta layer": GatedDelta(2.0, conv=3, gate="norm_first"),
     "state_space layer": StateSpace(conv=3, gate="gate_first", skip=True, groups=2),
+    "mamba3 layer": Mamba3(conv=3, gate="norm_first", skip=True, groups=2, state=6),
+    "log_linear layer": LogLinear(3, conv=3, gate="gate_first", skip=True, groups=2),
 }
 WAYS = [(name, way) for name, mixer in MIXERS.items() for way in mixer.implementations]
 SCANNED = [(name, scanned) for name in MIXERS for scanned in (False, True)]

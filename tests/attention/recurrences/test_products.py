@@ -10,6 +10,8 @@ from attention import Mask
 from attention.check.subject import HEADS, LENGTH, WIDTH, inputs
 from attention.parameters import Sizes
 from attention.recurrences.linear import Delta
+from attention.recurrences.log_linear import LogLinear
+from attention.recurrences.mamba import Mamba3
 from attention.recurrences.product import DeltaProduct
 from attention.recurrences.rwkv import RWKV7
 from attention.recurrences.selective import GatedDelta2, KimiDelta
@@ -56,7 +58,7 @@ def test_more_steps_write_what_tokens_in_turn_would():
     chex.assert_trees_all_close(attend(DeltaProduct(3, 1.0), weights), out[:, 2::3], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("mixer", [GatedDelta2(), DeltaProduct(3), RWKV7()])
+@pytest.mark.parametrize("mixer", [GatedDelta2(), DeltaProduct(3), RWKV7(), Mamba3(), LogLinear()])
 def test_gates_that_saturate_stay_finite(mixer):
     weights = {name: 100 * x for name, x in drawn(mixer).items()}
     assert np.isfinite(attend(mixer, weights)).all()
