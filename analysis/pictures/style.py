@@ -79,7 +79,7 @@ MECHANISMS = {
     "gated_delta2": (BLACK, "v"),
     "delta_product": (SKY, "P"),
     "rwkv7": (PURPLE, "P"),
-    "mamba3": (SKY, "X"),
+    "mamba3": (BLACK, "*"),
     "log_linear": (GREEN, "X"),
 }
 
