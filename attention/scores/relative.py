@@ -55,6 +55,8 @@ class Relative(Score):
         count = self.buckets // 2 if self.ahead else self.buckets
         far = jnp.abs(offset) if self.ahead else jnp.maximum(-offset, 0)
         exact = count // 2
-        steps = jnp.log(jnp.maximum(far, 1) / exact) / math.log(self.distance / exact) * (count - exact)
-        wide = jnp.minimum(exact + steps.astype(jnp.int32), count - 1)
+        ratio = jnp.maximum(far, 1).astype(jnp.float32) / exact
+        steps = jnp.log(ratio) / math.log(self.distance / exact) * (count - exact)
+        # Where a bucket begins at a whole distance, every rounding of the logarithm begins it there.
+        wide = jnp.minimum(exact + (steps + 1e-4).astype(jnp.int32), count - 1)
         return jnp.where(far < exact, far, wide) + (count if self.ahead else 0) * (offset > 0)

@@ -109,7 +109,7 @@ def by_steps(
     score: Any, weights: Arrays, query: jax.Array, key: Any, value: Any, *, source: jax.Array | None, **_: Any
 ) -> jax.Array:
     """Computes causal attention token after token, each behind the prepared keys or the state of those before it."""
-    arrays = query, key, key if value is None else value, source
+    arrays = query, key, value, source
     tokens = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0)[:, :, None], arrays)  # (T, B, 1, …)
     if isinstance(score, Recurrence):
         return _in_turn(lambda token, at, state: _advanced(score, weights, token, at, state), tokens)
@@ -119,7 +119,7 @@ def by_steps(
     def attended(token: Any, at: Any, _: Any) -> tuple[jax.Array, None]:
         query = score.prepare_query(weights, token[0], _tokens(token, at, None))
         options = Options(Mask(causal=True, query_offset=at), implementation="auto")
-        return score.attend(weights, query, keys, arrays[2], options), None
+        return score.attend(weights, query, keys, keys if value is None else value, options), None
 
     return _in_turn(attended, tokens)
 
