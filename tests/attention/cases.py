@@ -13,7 +13,6 @@ from attention.mask import BY_TOKEN
 from attention.recurrences.gated import GatedDelta, GatedLinear
 from attention.recurrences.linear import Delta, LinearAttention
 from attention.recurrences.log_linear import LogLinear
-from attention.recurrences.mamba import Mamba3
 from attention.recurrences.selective import StateSpace
 from attention.scores.alibi import Alibi
 from attention.scores.differential import Differential
@@ -173,7 +172,6 @@ CASES = {
     "gated_linear": subject_of(GatedLinear(3)),
     "gated_delta layer": subject_of(GatedDelta(2.0, conv=3, gate="norm_first")),
     "state_space layer": subject_of(StateSpace(conv=3, gate="gate_first", skip=True)),
-    "mamba3 layer": subject_of(Mamba3(conv=3, gate="norm_first")),
     "log_linear few": subject_of(LogLinear(3)),
 }
 # Rows whose cases are public functions, above; every other row is here as it is.
