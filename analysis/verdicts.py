@@ -7,6 +7,9 @@ claimed. It is the mean over blocks, such as numbers of heads, seed by seed. Of 
 - *equal within m*: two one-sided tests find the gain within the margin.
 - *does not hold*: the interval excludes the claimed effect, or the margin where no effect is given; where settings are
   claimed to be equal, it lies outside the margin.
+- Two claims have one limit each, and hold where the interval lies above it, and do not where it lies below: `no worse`,
+  that nothing is lost but the margin; and `as much`, that the gain is more than the margin, and no more than the margin
+  short of the claimed effect.
 - *better* and *worse*: where nothing is claimed, the interval lies outside the margin on this side.
 - *undecided*: none of these.
 - *not tested*: fewer than two seeds have all the runs, or all of them differ alike.
@@ -31,6 +34,7 @@ from train.grids.declaration import Comparison, Declaration
 
 HOLDS, DOES_NOT, UNDECIDED, NOT_TESTED = "holds", "does not hold", "undecided", "not tested"
 BETTER, WORSE = "better", "worse"
+ONE_SIDED = ("no worse", "as much")
 POWER = 0.8  # probability with which the smallest effect is found
 SIZE = Metric("effect size")
 NOTHING = statistics.Summary(*[np.array(np.nan)] * 3)
@@ -121,6 +125,11 @@ def detectable(differences: Differences, level: float = LEVEL) -> float:
     return float(shift * stats.sem(differences))
 
 
+def limit(comparison: Comparison, margin: float) -> float:
+    """Computes the gain from which on a claim of one side holds."""
+    return max(margin, comparison.effect - margin) if comparison.claim == "as much" else -margin
+
+
 def table(found: Found, declared: Declaration | None = None) -> ResultTable:
     """Writes a row for each comparison, with 95 % intervals; it is empty where nothing was declared.
 
@@ -172,6 +181,9 @@ def _p_values(differences: Differences, comparison: Comparison, margin: float, m
         return equal | {DOES_NOT: 2 * min(above(margin), below(-margin))}
     if not comparison.claim:
         return equal | {BETTER: 2 * above(margin), WORSE: 2 * below(-margin)}
+    if comparison.claim in ONE_SIDED:
+        least = limit(comparison, margin)
+        return {HOLDS: 2 * above(least), DOES_NOT: 2 * below(least)}
     return {HOLDS: 2 * above(margin)} | equal | {DOES_NOT: 2 * below(comparison.effect or margin)}
 
 

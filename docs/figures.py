@@ -126,7 +126,9 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     )
     yield "choosing", choices.needs
     yield "declared", lambda: markdown(declared.table()).strip()
-    yield "ledger in short", ledger.in_short
+    yield "ledger main", ledger.main
+    yield "ledger changes", ledger.changes
+    yield "ledger marks", ledger.marks
     yield "ledger counts", ledger.counts
     yield "ledger evidence", ledger.evidence
     for paper in ledger.PAPERS:
@@ -163,7 +165,9 @@ def numbers() -> Iterator[tuple[str, str]]:
         yield f"digits {spec} range", f"{min(reached):.1f} to {max(reached):.1f}"
     lead = ledger.judged("imdb")["super, over heads"].number(METRICS["accuracy"])
     yield "imdb lead", f"{100 * lead.value:.3f} ± {100 * lead.spread:.2f}"
-    yield "ledger summary", ledger.summary()
+    yield "ledger rows", str(len(ledger.claims()))
+    baseline = mean_reached("mnist_tuned", "dot_product", "accuracy", **{"model.heads": 4})
+    yield "mnist_tuned dot_product", f"{100 * baseline:.2f} %"
     for spec in ("super", "neural"):
         yield f"digits {spec} lead", lead_on_digits(spec)
     lead = ledger.judged("cifar100_neural")["d' = 2 in the first layer"].number(METRICS["accuracy"])
@@ -485,9 +489,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write(_: Any) -> None:
-    """Writes all pages."""
+    """Writes all pages, and the ledger as CSV."""
     for page in PAGES:
         page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
+    ledger.write_csv(KEPT / "ledger.csv")
 
 
 if __name__ == "__main__":

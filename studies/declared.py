@@ -12,7 +12,7 @@ import dataclasses
 from analysis.metrics import METRICS
 from analysis.tables import ResultColumn, ResultTable
 from studies import data
-from studies.definitions import DECLARATIONS, Study
+from studies.definitions import DECLARATIONS, STUDIES, Study
 from studies.surgery import SURGERIES
 from train.grids import declaration
 
@@ -99,6 +99,7 @@ TUNED = {
         tune=f"{RATE}3e-3,9e-3",
         tuning=(*WHOLE, "--tune-beyond=0"),
         hours=11.5,
+        kind="reduced, other data",
     ),
     "mnist_tuned": Study(
         "configs/vit_mnist.py",
@@ -110,6 +111,7 @@ TUNED = {
         tune=f"{RATE}7e-4,2e-3,6e-3",
         tuning=WHOLE,
         hours=18,
+        kind="full size",
     ),
     "anki_tuned": Study(
         "configs/translate_anki.py",
@@ -136,6 +138,7 @@ TUNED = {
         tune=f"{RATE}7e-4,2e-3,6e-3",
         tuning=WHOLE,
         hours=5.4,
+        kind="another question",
     ),
     "cifar100_tuned": Study(
         "configs/vit_cifar100.py",
@@ -164,6 +167,7 @@ DECLARED = {
     name: dataclasses.replace(study, fields=(*study.fields, "train.keep=1"), declared=name)
     for name, study in (TUNED | SURGERIES).items()
 }
+ALL = {**DECLARED, **STUDIES}
 
 
 def table() -> ResultTable:

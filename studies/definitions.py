@@ -1,4 +1,4 @@
-"""The studies behind docs/replication.md: what each trains, in the words of `train.sweep`."""
+"""The studies behind docs/studies.md: what each trains, in the words of `train.sweep`."""
 
 import dataclasses
 import math
@@ -29,6 +29,7 @@ class Study:
       tuning: Further flags on how it is tuned.
       declared: Name of the file in `studies/declarations` that says what is asked; '' is none.
       hours: Hours of one core, as expected before anything was trained.
+      kind: How close it is to the paper, of `studies.ledger.CLASSES`.
       start: The model of `studies.pretraining` from which all runs start; '' is none.
     """
 
@@ -43,6 +44,7 @@ class Study:
     tuning: tuple[str, ...] = ()
     declared: str = ""
     hours: float = 0
+    kind: str = "reduced"
     start: str = ""
 
     @property
@@ -121,8 +123,16 @@ STUDIES = {
         ("data.source=file:{data}/imdb", "data.text_column=review", "data.label_column=label", data.RARELY),
         ("accuracy", "loss"),
         seeds=5,
+        kind="full size",
     ),
-    "matched": Study("configs/vit_mnist.py", (FOUR,), MNIST, ("accuracy", "loss"), equal="parameters"),
+    "matched": Study(
+        "configs/vit_mnist.py",
+        (FOUR,),
+        MNIST,
+        ("accuracy", "loss"),
+        equal="parameters",
+        kind="another question",
+    ),
     "cifar100": Study("configs/vit_cifar100.py", (FOUR,), CIFAR, ("accuracy", "top5")),
     "cifar100_neural": Study(
         "configs/vit_cifar100.py",
@@ -130,12 +140,19 @@ STUDIES = {
         CIFAR,
         ("accuracy", "top5"),
     ),
-    "wikitext2_gpt": Study("configs/gpt_wikitext103.py", (NEURAL,), GPT, ("perplexity", "window_perplexity")),
+    "wikitext2_gpt": Study(
+        "configs/gpt_wikitext103.py",
+        (NEURAL,),
+        GPT,
+        ("perplexity", "window_perplexity"),
+        kind="reduced, other data",
+    ),
     "wikitext2_mlm": Study(
         "configs/mlm_wikitext103.py",
         ("model.attention=dot_product,mlp_roberta",),
         MLM,
         ("perplexity", "accuracy"),
+        kind="another question",
     ),
     "anki_gaussian": Study(
         "configs/translate_anki.py",
@@ -148,11 +165,13 @@ STUDIES = {
         ("argument=dot_product,optimised,efficient", "model.heads=1,2,4"),
         (*ANKI, "train.length=2 epochs"),
         ("accuracy", "bleu", "loss"),
+        kind="reduced, other data",
     ),
     "multi30k": Study(
         "configs/translate_iwslt.py",
         ("argument=dot_product,mlp_marian,mlp_kv,dual_linear",),
         MULTI30K,
         ("bleu", "chrf", "loss"),
+        kind="another question",
     ),
 }

@@ -3,8 +3,10 @@
 `claims/*.toml` has the claims. Each names at most one ground:
 
 - `study` and `comparison`: what `analysis.verdicts` says of it; with `curve` at every evaluation together, with `split`
-  of training data. A comparison of which nothing is declared claims some difference: it *holds* where settings are
-  *better* or *worse*;
+  of training data. The comparison is one that the study declared, or one of `declarations/afterwards`, which were
+  chosen when the runs were in. It claims a direction or, with `amount`, that as much is gained; `claimed` is what is
+  claimed where the study declared something else. Where nothing is claimed, some difference is: it *holds* where
+  settings are *better* or *worse*;
 - `shown`: tests that prove it, so it *holds*; `refuted`: tests that prove the opposite, so it *does not hold*;
 - `sums`: the paper's own figures. It *holds* where each comes to what is printed, to its last digit, or is above 0;
 - `trial`, `spec` and `other`: of the kept table of trials, at the trial's greatest size. It claims that the mechanism
@@ -12,11 +14,13 @@
 - `ratio`: of a benchmark. A claim that it is `above` or `below` 1 *holds* where it is so in every round, *does not
   hold* where it is so in none, and is *undecided* otherwise.
 
-A claim without a ground is *not tested*. So is one of the class *another question*, whatever was measured: other data,
-a training of another kind, or the time and memory of another machine.
+A claim without a ground is *not tested*. So is one of the class *another question*, whatever was measured: a training
+of another kind, or the time and memory of another machine. Below the paper's size, and on other data, what holds is
+called *seen* and what does not hold *not seen*, see `worded`. Marks say what a reader must know beside a verdict.
 """
 
 import ast
+import csv
 import dataclasses
 import functools
 import json
@@ -27,24 +31,38 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from analysis import metrics, tables, trials, verdicts
 from analysis.verdicts import BETTER, DOES_NOT, HOLDS, NOT_TESTED, UNDECIDED, WORSE, Verdict
 from attention.errors import UsageError, unknown
 from models.files import read_json
 from studies import kept, runs
+from studies.declared import ALL
 from studies.definitions import DECLARATIONS
 from train.grids import declaration
 from train.grids.declaration import Comparison, Declaration
 from train.grids.trial_table import TrialTable
 
 CLAIMS = Path(__file__).parent / "claims"
+AFTERWARDS = DECLARATIONS / "afterwards"
 PAPERS = ("digiugno", "wikipedia", "sanger", "zhang", "hosseini", "literature")
 TRIALS = Path(__file__).parent.parent / "configs/trials.json"
-CLASSES = ("exact", "full size", "reduced", "another question", "")
 ANOTHER = "another question"
+CLASSES = ("exact", "full size", "other data", "reduced", "reduced, other data", ANOTHER, "")
+BELOW = {"other data": "on these data", "reduced": "at this size", "reduced, other data": "at this size"}
 SPLITS = ("test", "train")
+LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
-TITLES = ("where", "claim", "the paper's figures", "class", "verdict", "measured", "by", "remarks")
+TITLES = ("where", "claim", "the paper's figures", "class", "verdict", "marks", "measured", "by", "remarks")
+MARKS = {
+    "untuned": "no learning rate was tuned",
+    "afterwards": "the comparison, its metric or its data were not declared before training",
+    "new rule": "the rule that judges it changed when the runs were in",
+    "other metric": "learning rates were chosen by another metric than the one that is judged",
+    "grid end": "a learning rate that was chosen stands at an end of its grid",
+    "not flat": "validation still changed by more than the margin in the last fifth of training",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,22 +74,24 @@ class Claim:
       place: Where it says so.
       says: What it says, in a plain sentence.
       printed: The paper's figures.
-      kind: Class of the evidence, of `CLASSES`; '' is none.
+      kind: Class of the evidence, of `CLASSES`; '' is none, or that of the study.
       study: A study of `studies.replication`.
-      comparison: The name of one that the study's declaration has.
+      comparison: The name of one of its comparisons.
       metric: The metric, in place of the one that is declared.
       split: The data that it is about, of `SPLITS`.
       curve: Whether the claim is about all evaluations.
+      amount: How much is claimed to be gained, in the metric's unit; 0 is a claim of a direction.
+      was: The study and the comparison that judged it before, where others did.
       shown: Tests that prove it, as pytest names them.
       refuted: Tests that prove the opposite.
       sums: Pairs of a sum and what is printed for it.
       ratio: `file` of `benchmarks/results`, `at` what place in it, and perhaps `over` what other place.
-      claimed: What is claimed of the ratio: `above` or `below` 1; of the trial: `better`, `worse` or `equal`; '' is
-        nothing.
+      claimed: What is claimed of the ratio: `above` or `below` 1; of the trial: `better`, `worse` or `equal`; of the
+        comparison: a claim of `train.grids.declaration`, in place of the one that the study declared. '' is nothing.
       trial: A trial of `configs/trials.json`.
       spec: A mechanism.
       other: What it is compared with, a mechanism or `chance`.
-      headline: Whether it stands in the table at the top.
+      answer: What we say of the paper's main claim, in a sentence; `{STUDY: COMPARISON}` stands for a difference.
       note: Remarks.
     """
 
@@ -85,6 +105,8 @@ class Claim:
     metric: str = ""
     split: str = "test"
     curve: bool = False
+    amount: float = 0.0
+    was: Sequence[str] = ()
     shown: Sequence[str] = ()
     refuted: Sequence[str] = ()
     sums: Sequence[Sequence[str]] = ()
@@ -93,22 +115,34 @@ class Claim:
     trial: str = ""
     spec: str = ""
     other: str = ""
-    headline: bool = False
+    answer: str = ""
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Raises a UsageError where the class or the split is unknown, or there are several grounds."""
+        """Raises a UsageError where the class or the split is unknown, or there are several grounds or classes."""
         if self.kind not in CLASSES:
             raise unknown(f"class of the claim {self.says!r}", self.kind, CLASSES[:-1])
         if self.split not in SPLITS:
             raise unknown(f"split of the claim {self.says!r}", self.split, SPLITS)
         if sum(map(bool, (self.study, self.shown, self.refuted, self.sums, self.ratio, self.trial))) > 1:
             raise UsageError(f"The claim {self.says!r} has several grounds; give it one, or make two claims of it.")
+        if self.study and self.kind:
+            raise UsageError(f"The claim {self.says!r} has the class of its study, {self.study}; give it no other.")
+
+    @property
+    def evidence(self) -> str:
+        """The class of its evidence, of `CLASSES`."""
+        return ALL[self.study].kind if self.study else self.kind
 
     @property
     def verdict(self) -> str:
-        """What follows from the ground by rule."""
-        if self.kind == ANOTHER:
+        """What follows from the ground by rule, in the words of its class."""
+        return worded(self.ruled, self.evidence)
+
+    @property
+    def ruled(self) -> str:
+        """What follows from the ground by rule, in the words that are those of full size."""
+        if self.evidence == ANOTHER:
             return NOT_TESTED
         if self.shown or self.refuted:
             return HOLDS if self.shown else DOES_NOT
@@ -119,6 +153,34 @@ class Claim:
         if self.study:
             return self._of_study()
         return tried()[self.says].words if self.trial else NOT_TESTED
+
+    @property
+    def before(self) -> str:
+        """What the rules said that stood when the runs came in; '' of a claim that had no row."""
+        study, comparison = self.was or (self.study, self.comparison)
+        judged = as_declared(study, self.metric, self.split).get(comparison) if study else None
+        if judged is None or self.evidence == ANOTHER:
+            return ""
+        return self._of_curve(judged) if self.curve else _some_difference(judged.words)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What a reader must know beside the verdict, of `MARKS`; nothing of what is not tested."""
+        judged = self._judged()
+        if judged is None or self.ruled == NOT_TESTED:
+            return ()
+        study, made, row = ALL[self.study], declared(self.study), judged.comparison
+        before = as_declared(self.study, self.metric, self.split).get(self.comparison)
+        elsewhere = (self.metric or made.metric, self.split, self.curve) != (made.metric, "test", False)
+        so = {
+            "untuned": not study.tune,
+            "afterwards": not study.declared or before is None or elsewhere,
+            "new rule": bool(self.was) or (before is not None and before.comparison != row and not self.curve),
+            "other metric": bool(study.tune) and _tuned(self.study)["metric"] != (self.metric or made.metric),
+            "grid end": any(map(functools.partial(_at_an_end, self.study), (*row.settings, *row.baselines))),
+            "not flat": _late_change(self.study) > made.margin,
+        }
+        return tuple(mark for mark in MARKS if so[mark])
 
     @property
     def measured(self) -> str:
@@ -137,20 +199,23 @@ class Claim:
     def grounds(self) -> str:
         """Links to what the verdict follows from."""
         tests = dict.fromkeys(Path(test.partition("::")[0]).stem for test in (*self.shown, *self.refuted))
-        studied = f"[{self.study}](#{self.study})" if self.study else ""
+        studied = f"[{self.study}](studies.md#{self.study})" if self.study else ""
         measured = f"[{self.ratio['file']}_cpu](#evidence)" if self.ratio else ""
         sums = "its own figures" if self.sums else "[trials](trials.md)" if self.trial else ""
         return " ".join([*(f"[{name}](#evidence)" for name in tests), studied, measured, sums]).strip() or "–"
 
     def _judged(self) -> Verdict | None:
-        return judged(self.study, self.metric, self.split).get(self.comparison) if self.study else None
+        if not self.study:
+            return None
+        return judged(self.study, self.metric, self.split, bool(self.amount)).get(self.comparison)
 
     def _of_study(self) -> str:
         verdict = self._judged()
         if verdict is None:
             return NOT_TESTED
-        if not self.curve:
-            return HOLDS if verdict.words in (BETTER, WORSE) else verdict.words
+        return self._of_curve(verdict) if self.curve else _some_difference(verdict.words)
+
+    def _of_curve(self, verdict: Verdict) -> str:
         return verdicts.judge_curve(kept.find(self.study), declared(self.study, self.metric), verdict.comparison)
 
     def _of_rounds(self) -> str:
@@ -161,11 +226,14 @@ class Claim:
         return HOLDS if all(so) else UNDECIDED if any(so) else DOES_NOT
 
     def _effect(self, judged: Verdict) -> str:
-        metric = metrics.find(declared(self.study, self.metric).metric)
+        metric = metrics.find(self.metric or declared(self.study).metric)
         number, seeds = judged.number(metric), len(judged.differences)
         title = "training " * (self.split == "train") + metric.title.removesuffix(", %")
         of = title if metric.unit and title.startswith(metric.unit) else f"{metric.unit} of {title}".strip()
         said = f"{number} {of}, {seeds} seeds"
+        if judged.comparison.claim in verdicts.ONE_SIDED and self.evidence != ANOTHER:
+            least = verdicts.limit(judged.comparison, declared(self.study).margin)
+            said += f"; asked is a gain above {metric.text(least, '+')}"
         effect = judged.comparison.effect * (-1 if metric.lower else 1)
         if judged.words == UNDECIDED:
             said += f"; finds {metric.text(judged.detects)}"
@@ -180,21 +248,44 @@ def claims() -> tuple[Claim, ...]:
     return tuple(Claim(paper=read["paper"], **row) for read in map(_paper, PAPERS) for row in read["claim"])
 
 
+def worded(verdict: str, kind: str) -> str:
+    """Words a verdict as its class allows: below the paper's size, or on other data, it is *seen* or *not seen*."""
+    if kind not in BELOW:
+        return verdict
+    return {HOLDS: f"seen {BELOW[kind]}", DOES_NOT: f"not seen {BELOW[kind]}"}.get(verdict, verdict)
+
+
 def declared(study: str, metric: str = "", split: str = "test") -> Declaration:
     """Declares what a study compares; in another metric, or on other data, without the declared effects."""
-    made = declaration.read(DECLARATIONS / f"{study}.json")
-    if metric in ("", made.metric) and split == "test":
-        return made
-    family = [dataclasses.replace(row, effect=0.0) for row in made.family]
-    return dataclasses.replace(made, metric=metric or made.metric, family=family)
+    return _measured_by(declaration.read(DECLARATIONS / f"{study}.json"), metric, split)
 
 
 @functools.cache
-def judged(study: str, metric: str = "", split: str = "test") -> dict[str, Verdict]:
-    """Judges what a study compares, by name; empty where no run is kept."""
-    found = kept.find(study)
-    rows = verdicts.judge(found, declared(study, metric, split), split) if found else []
-    return {verdict.comparison.name: verdict for verdict in rows}
+def as_declared(study: str, metric: str = "", split: str = "test") -> dict[str, Verdict]:
+    """Judges what a study declared as it was declared, by name; empty where no run is kept."""
+    return _judged_by(study, [declared(study, metric, split)], split)
+
+
+@functools.cache
+def judged(study: str, metric: str = "", split: str = "test", amounts: bool = False) -> dict[str, Verdict]:
+    """Judges what the ledger claims of a study, by name; empty where no run is kept.
+
+    What the study declared is a family, and what was chosen afterwards another. Directions and amounts are apart: where
+    the ledger has an amount, the family of amounts claims that as much is gained, in place of the direction.
+    """
+    file = AFTERWARDS / f"{study}.json"
+    families = [declared(study, metric, split)]
+    families += [_measured_by(declaration.read(file), metric, split)] if file.is_file() else []
+    asked = {
+        claim.comparison: claim
+        for claim in claims()
+        if (claim.study, claim.metric, claim.split) == (study, metric, split) and bool(claim.amount) == amounts
+    }
+    made = [
+        dataclasses.replace(family, family=[_claimed(row, asked.get(row.name)) for row in family.family])
+        for family in families
+    ]
+    return _judged_by(study, made, split)
 
 
 @functools.cache
@@ -234,36 +325,40 @@ def table(paper: str) -> str:
     return tables.plain_markdown(TITLES, map(_cells, rows))
 
 
-def in_short() -> str:
-    """Writes the rows that stand at the top."""
-    rows = [
-        (c.paper, f"{c.says} ({c.place})", f"**{c.verdict}**", _escaped(c.measured), c.kind or "–")
-        for c in claims()
-        if c.headline
-    ]
-    return tables.plain_markdown(("paper", "claim", "verdict", "effect with interval, measured here", "class"), rows)
+def main() -> str:
+    """Writes a row for each paper: its main claim, and what we say of it."""
+    rows = [(c.paper, f"{c.says} ({c.place})", _with_effects(c.answer), c.evidence) for c in claims() if c.answer]
+    return tables.plain_markdown(("paper", "its main claim", "our answer", "class"), rows)
 
 
-def summary() -> str:
-    """Says in words how many claims have which verdict, and which of those on trained models hold."""
-    said = [claim.verdict.partition(" within")[0] for claim in claims()]
-    words = {HOLDS: "hold", DOES_NOT: "do not hold", "equal": "are equal within a margin", UNDECIDED: "are undecided"}
-    numbers = ", ".join(f"{said.count(verdict)} {text}" for verdict, text in words.items())
-    trained = [claim for claim in claims() if claim.study]
-    held = "; ".join(f"{claim.says.rstrip('.')} ({claim.paper})" for claim in trained if claim.verdict == HOLDS)
-    exact = sum(claim.verdict == HOLDS and claim.kind == "exact" for claim in claims())
-    return (
-        f"{len(said)} claims below, {numbers}, and {said.count(NOT_TESTED)} were not tested. Algebra, counts and "
-        f"the papers' own figures decide {exact} of those that hold. Of the {len(trained)} on trained models these "
-        f"hold: {held}."
-    )
+def changes() -> str:
+    """Writes the claims on trained models whose verdict another rule or another comparison has turned."""
+    changed = [claim for claim in claims() if claim.before and claim.before != claim.ruled]
+    rows = [(c.paper, c.says, c.before, f"**{c.ruled}**", _reason(c)) for c in changed]
+    return tables.plain_markdown(("paper", "claim", "before", "now", "why"), rows)
+
+
+def marks() -> str:
+    """Says what each mark means, and how many rows have it."""
+    rows = [(f"*{mark}*", text, str(sum(mark in c.marks for c in claims()))) for mark, text in MARKS.items()]
+    return tables.plain_markdown(("mark", "meaning", "rows"), rows)
+
+
+def write_csv(file: Path) -> None:
+    """Writes all rows as comma-separated values."""
+    with file.open("w", encoding="utf-8", newline="") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(("paper", *TITLES))
+        rows = ((claim.paper, *_plain_cells(claim)) for claim in claims())
+        writer.writerows([LINK.sub(r"\1", cell) for cell in row] for row in rows)
 
 
 def counts() -> str:
-    """Counts the rows of each verdict in each class."""
-    said = [(claim.kind or "none", claim.verdict.partition(" within")[0]) for claim in claims()]
-    words = list(dict.fromkeys(word for _, word in sorted(said, key=lambda row: row[1])))
-    rows = [(kind, *(said.count((kind, word)) or "–" for word in words)) for kind in (*CLASSES[:-1], "none")]
+    """Counts the rows of each verdict in each class that has any."""
+    said = [(claim.evidence or "none", claim.verdict.partition(" within")[0]) for claim in claims()]
+    words = sorted({word for _, word in said})
+    kinds = [kind for kind in (*CLASSES[:-1], "none") if kind in dict(said)]
+    rows = [(kind, *(str(said.count((kind, word)) or "–") for word in words)) for kind in kinds]
     return tables.plain_markdown(("class", *words), rows)
 
 
@@ -278,8 +373,81 @@ def evidence() -> str:
 
 
 def _cells(claim: Claim) -> tuple[str, ...]:
-    words = (claim.place, claim.says, claim.printed, claim.kind or "–", f"**{claim.verdict}**", claim.measured)
-    return tuple(map(_escaped, (*words, claim.grounds, claim.note)))
+    cells = list(map(_escaped, _plain_cells(claim)))
+    cells[TITLES.index("verdict")] = f"**{claim.verdict}**"
+    return tuple(cells)
+
+
+def _plain_cells(claim: Claim) -> tuple[str, ...]:
+    words = (claim.place, claim.says, claim.printed, claim.evidence or "–", claim.verdict, ", ".join(claim.marks))
+    return (*words, claim.measured, claim.grounds, claim.note)
+
+
+def _claimed(row: Comparison, claim: Claim | None) -> Comparison:
+    """Says of a comparison what the ledger claims of it: a direction, another kind of claim, or an amount."""
+    if claim is None or not claim.amount:
+        return dataclasses.replace(row, claim=claim.claimed or row.claim if claim else row.claim, effect=0.0)
+    return dataclasses.replace(row, claim="as much", effect=claim.amount)
+
+
+def _measured_by(made: Declaration, metric: str, split: str) -> Declaration:
+    if metric in ("", made.metric) and split == "test":
+        return made
+    family = [dataclasses.replace(row, effect=0.0) for row in made.family]
+    return dataclasses.replace(made, metric=metric or made.metric, family=family)
+
+
+def _judged_by(study: str, families: Sequence[Declaration], split: str) -> dict[str, Verdict]:
+    found = kept.find(study)
+    judged = [verdict for made in families for verdict in verdicts.judge(found, made, split)] if found else []
+    return {verdict.comparison.name: verdict for verdict in judged}
+
+
+def _some_difference(words: str) -> str:
+    """Says of a comparison of which nothing is claimed that its settings differ, whichever is better."""
+    return HOLDS if words in (BETTER, WORSE) else words
+
+
+def _reason(claim: Claim) -> str:
+    if claim.was:
+        return f"another comparison judges it: [{claim.study}](studies.md#{claim.study}), *{claim.comparison}*"
+    if claim.claimed:
+        return "to lose nothing has one side"
+    return "as much has a limit of its own" if claim.amount else "a direction does not need the paper's amount"
+
+
+def _with_effects(answer: str) -> str:
+    """Writes the difference of a comparison in place of each `{STUDY: COMPARISON}`."""
+
+    def effect(match: re.Match[str]) -> str:
+        study, name = match.groups()
+        metric = metrics.find(declared(study).metric)
+        return metric.with_unit(str(judged(study)[name].number(metric)))
+
+    return re.sub(r"\{(\w+): (.+?)\}", effect, answer)
+
+
+@functools.cache
+def _tuned(study: str) -> Mapping[str, Any]:
+    return kept.find(study).sweeps[0]["tune"]
+
+
+def _at_an_end(study: str, setting: str) -> bool:
+    """Tells whether the rate that a setting chose is the least or the greatest that it tried."""
+    sweeps = kept.find(study).sweeps
+    cell = sweeps[0].get("cells", {}).get(setting, {}) if sweeps else {}
+    if "tried" not in cell:
+        return False
+    tried, chosen = sorted(map(float, cell["tried"])), float(next(iter(cell["chosen"].values())))
+    return chosen in (tried[0], tried[-1])
+
+
+@functools.cache
+def _late_change(study: str) -> float:
+    """Measures the greatest mean change of a setting's validation metric in the last fifth; NaN where it has none."""
+    metric = declared(study).metric
+    changes = [np.mean([run.late_change(metric) for run in group.runs]) for group in kept.find(study).groups]
+    return float(np.max(np.abs(changes)))
 
 
 def _effect_of_trial(verdict: Verdict) -> str:

@@ -1,4 +1,4 @@
-"""The sweeps behind docs/replication.md: what the papers' claims come to, at the size that two CPU cores allow.
+"""The sweeps behind docs/studies.md: what the papers' claims come to, at the size that two CPU cores allow.
 
     python -m studies.replication --data=DATA --runs=runs/replication --only gpt_tuned
     python -m studies.replication --tables
@@ -12,6 +12,7 @@ another path, move `docs/replication/NAME` away. `--archive` trains nothing: it 
 """
 
 import argparse
+import dataclasses
 import math
 import shlex
 import sys
@@ -25,15 +26,14 @@ from analysis.pictures import curves, effects, style
 from analysis.runs import Found
 from analysis.tables import ResultTable
 from attention.errors import check_known
-from studies import kept, pretraining, runs
-from studies.declared import DECLARED
-from studies.definitions import DECLARATIONS, STUDIES
+from studies import kept, ledger, pretraining, runs
+from studies.declared import ALL
+from studies.definitions import DECLARATIONS
 from train import cli, sweep
 from train.grids import declaration
 from train.grids.declaration import Declaration
 
-PAGE = runs.ROOT / "docs/replication.md"
-ALL = {**DECLARED, **STUDIES}
+PAGE = runs.ROOT / "docs/studies.md"
 
 
 @cli.program(
@@ -98,7 +98,8 @@ def put(name: str) -> None:
     if found is None:
         return
     declared = declaration.read(DECLARATIONS / f"{name}.json")
-    style.save(effects.figure(verdicts.judge(found, declared), declared), kept.KEPT / f"{name}_effects.svg")
+    judged = [dataclasses.replace(row, words=_worded(row.words, name)) for row in verdicts.judge(found, declared)]
+    style.save(effects.figure(judged, declared), kept.KEPT / f"{name}_effects.svg")
     groups, metric = _curves(name, found)
     style.save(curves.figure(groups, (metric,), axes=("step",)), kept.KEPT / f"{name}.svg")
 
@@ -154,9 +155,22 @@ def _parts(found: Found, name: str) -> list[str]:
     settings = [column.name for column in made.results.columns if "." in column.name]
     figures = ["attention_layer_parameters", "parameters", *(f"test_{metric}" for metric in study.metrics), "seeds"]
     results = only(made.results, [*settings, *figures])
-    judged = verdicts.table(found, declaration.read(DECLARATIONS / f"{name}.json"))
-    shown = [results, judged, made.tuning]
+    shown = [results, _judged(found, name), made.tuning]
     return [made.introduction, *(tables.markdown(table).strip() for table in shown if table.rows)]
+
+
+def _judged(found: Found, name: str) -> ResultTable:
+    """Writes the verdicts on what a study declared, in the words that its size allows."""
+    judged = verdicts.table(found, declaration.read(DECLARATIONS / f"{name}.json"))
+    words = {column.name: column.cells for column in judged.columns}["verdict"]
+    worded = tuple(_worded(word, name) for word in words)
+    columns = (dataclasses.replace(c, cells=worded) if c.name == "verdict" else c for c in judged.columns)
+    return ResultTable(tuple(columns))
+
+
+def _worded(verdict: str, name: str) -> str:
+    kind = ALL[name].kind
+    return ledger.worded(verdict, "reduced" if kind == ledger.ANOTHER else kind)
 
 
 def _pictures(name: str, question: str, metric: str) -> str:

@@ -37,6 +37,7 @@ SURGERIES = {
         tune=RATES,
         hours=0.7,
         start="translator",
+        kind="another question",
     ),
     "surgery_wikitext2": Study(
         "configs/gpt_wikitext103.py",
@@ -48,5 +49,6 @@ SURGERIES = {
         tune=RATES,
         hours=1.3,
         start="writer",
+        kind="another question",
     ),
 }

@@ -11,7 +11,7 @@ from analysis.pictures import style
 from analysis.verdicts import Verdict
 from train.grids.declaration import Declaration
 
-CLAIMED = {"better": 1, "worse": -1}
+CLAIMED = {"better": 1, "as much": 1, "worse": -1}
 WIDEST = 46  # characters in a line of a name
 
 

@@ -46,6 +46,15 @@ def judged(gain, claim="better", effect=0.0, metric="accuracy", margin=0.002):
         (0.010, "equal", 0.0, "does not hold"),
         (-0.010, "equal", 0.0, "does not hold"),
         (0.002, "equal", 0.0, "undecided"),
+        (0.010, "no worse", 0.0, "holds"),
+        (0.000, "no worse", 0.0, "holds"),
+        (-0.002, "no worse", 0.0, "undecided"),
+        (-0.010, "no worse", 0.0, "does not hold"),
+        (0.010, "as much", 0.005, "holds"),
+        (0.0045, "as much", 0.005, "holds"),
+        (0.003, "as much", 0.005, "undecided"),
+        (-0.010, "as much", 0.005, "does not hold"),
+        (0.0015, "as much", 0.003, "undecided"),
         (0.010, "", 0.0, "better"),
         (-0.010, "", 0.0, "worse"),
     ],
@@ -76,6 +85,22 @@ def test_the_rules_are_those_of_intervals(claim):
         assert words.startswith(expected)
         seen.add(expected)
     assert {"equal", "does not hold", "undecided"} <= seen
+
+
+@pytest.mark.parametrize(
+    ("claim", "effect", "limit"), [("no worse", 0.0, -0.003), ("as much", 0.008, 0.005), ("as much", 0.004, 0.003)]
+)
+def test_a_claim_of_one_side_has_one_limit(claim, effect, limit):
+    """By the 95 % interval, whose other end says nothing; what is gained as much is gained beyond the margin."""
+    rng, seen = np.random.default_rng(0), set()
+    for _ in range(60):
+        values = rng.normal(limit + rng.choice([0.0, 0.004, -0.004]), 0.002, 5)
+        declared = Declaration("?", "accuracy", 0.003, [Comparison("a", ["a"], ["b"], claim, effect)])
+        words = verdicts.judge(found(a=values, b=0 * values), declared)[0].words
+        low, high = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+        assert words == ("holds" if low > limit else "does not hold" if high < limit else "undecided")
+        seen.add(words)
+    assert seen == {"holds", "does not hold", "undecided"}
 
 
 @pytest.mark.more

@@ -9,7 +9,7 @@ from analysis.pictures import style
 from analysis.pictures import trials as drawn_trials
 from attention.errors import UsageError
 from docs import address, figures
-from studies import replication, runs
+from studies import declared, runs
 from tests.conftest import ROOT
 from train.grids.trial_table import TrialTable
 
@@ -48,7 +48,7 @@ def test_commands_begin_with_a_clone_where_there_is_an_address(monkeypatch):
 def test_every_figure_stands_in_some_page():
     pages = "".join(page.read_text(encoding="utf-8") for page in figures.PAGES)
     placed = {match["name"] for match in runs.FIGURE.finditer(pages)}
-    assert {name for name, _ in figures.tables()} - placed - set(replication.DECLARED) == set()
+    assert {name for name, _ in figures.tables()} - placed - set(declared.DECLARED) == set()
 
 
 def test_no_line_begins_with_the_mark_of_a_number():

@@ -6,12 +6,15 @@ import re
 
 import pytest
 
-from studies import ledger, replication
+from studies import ledger
+from studies.declared import ALL, DECLARED
 from tests.conftest import ROOT
 from tests.docs.pages import blocks
 from tests.docs.reader import look_up
 
-PAGE = (ROOT / "docs/replication.md").read_text(encoding="utf-8")
+PAGES = {name: (ROOT / f"docs/{name}.md").read_text(encoding="utf-8") for name in ("replication", "ledger", "studies",
+         "faults")}  # fmt: skip
+WORDS = 2500  # written by hand, in a page
 # Tables, and figures that show results, as the papers number them; Wikipedia has equations and one matrix.
 CLAIMED = {
     "DiGiugno": [f"Table {i}" for i in range(1, 9)] + ["Fig. 1", "Fig. 9", "Fig. 10", "Fig. 11"],
@@ -57,27 +60,36 @@ def test_every_table_and_result_of_a_paper_has_a_row(paper):
 
 
 def test_citations_lead_to_studies_and_to_evidence_whose_programs_exist():
-    keys = re.findall(r"^\| (\w+) \| `", PAGE[PAGE.index("## Evidence") :], re.MULTILINE)
-    headings = re.findall(r"^#+ (\w+)$", PAGE, re.MULTILINE)
-    sections = {"ledger": "ledger", "evidence": "evidence"}.items()
-    for key, place in {*CITED.findall(PAGE)} - {*sections}:
-        assert key in (keys if place == "evidence" else headings), key
-        assert place in ("evidence", key)
-    for command in re.findall(r"`(python -m [^`]+)` \|", PAGE):
+    page = PAGES["ledger"]
+    keys = re.findall(r"^\| (\w+) \| `", page[page.index("## Evidence") :], re.MULTILINE)
+    headings = re.findall(r"^#+ (\w+)$", PAGES["studies"], re.MULTILINE)
+    assert {place for _, place in CITED.findall(page)} <= {"evidence"}
+    assert {key for key, _ in CITED.findall(page)} - {*keys, "below"} == set()
+    for text in PAGES.values():
+        assert set(re.findall(r"\(studies\.md#(\w+)\)", text)) <= {*headings}
+    for command in re.findall(r"`(python -m [^`]+)` \|", page):
         shown = re.sub(r" --plot=\S+", "", command)
         look_up(*blocks(f"```sh\n{shown}\n```"))
 
 
 def test_every_study_has_its_place_and_every_kept_one_its_pictures():
-    for name in replication.ALL:
-        assert f"### {name}\n" in PAGE
-    for name in replication.STUDIES:
+    for name in ALL:
+        assert f"### {name}\n" in PAGES["studies"]
+    for name in ALL.keys() - DECLARED.keys():
         for picture in (name, f"{name}_effects"):
-            assert f"(replication/{picture}.svg)" in PAGE
+            assert f"(replication/{picture}.svg)" in PAGES["studies"]
             assert (ROOT / f"docs/replication/{picture}.svg").is_file()
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_short(name):
+    """Counted is what is written by hand."""
+    by_hand = re.sub(r"<!-- figures: .+? -->.*?<!-- end -->|```.*?```", "", PAGES[name], flags=re.DOTALL)
+    assert len(by_hand.split()) <= WORDS
+
+
 def test_sums_are_right_to_their_last_digit():
-    assert len(SUM.findall(PAGE)) > 15
-    assert list(wrong_sums(PAGE)) == []
-    assert list(wrong_sums(PAGE.replace("= 16.47 %", "= 12.5 %"))) != []
+    page = "".join(PAGES.values())
+    assert len(SUM.findall(page)) > 15
+    assert list(wrong_sums(page)) == []
+    assert list(wrong_sums(page.replace("= 16.47 %", "= 12.5 %"))) != []

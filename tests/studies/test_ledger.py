@@ -3,6 +3,7 @@
 The verdicts on trained models are derived here once more, from the JSON and the rule as the page states it.
 """
 
+import csv
 import functools
 import json
 import re
@@ -14,13 +15,14 @@ from scipy import stats
 from analysis.verdicts import Verdict
 from attention import UsageError
 from studies import kept, ledger
+from studies.declared import ALL
 from studies.definitions import DECLARATIONS
 from studies.ledger import Claim
-from studies.replication import ALL
 from tests.conftest import ROOT
 from train.grids.declaration import Comparison
 
-PAGE = (ROOT / "docs/replication.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/ledger.md").read_text(encoding="utf-8")
+FRONT = (ROOT / "docs/replication.md").read_text(encoding="utf-8")
 LOWER = ("loss", "perplexity")
 BLEU = (1, " BLEU", 2)
 UNITS = {"accuracy": (100, " points", 2), "bleu": BLEU, "bleu_to_48": BLEU, "loss": (1, "", 4)}
@@ -61,6 +63,9 @@ def sayings(row, gain, margin, metric):
         return [equal, ("does not hold", 2 * min(above, below))]
     if not claim:
         return [equal, ("better", 2 * above), ("worse", 2 * below)]
+    if claim in ("no worse", "as much"):
+        least = -margin if claim == "no worse" else max(margin, effect - margin)
+        return [("holds", 2 * tails(gain, least)[0]), ("does not hold", 2 * tails(gain, least)[1])]
     return [("holds", 2 * above), equal, ("does not hold", 2 * tails(gain, effect or margin)[1])]
 
 
@@ -74,10 +79,23 @@ def step_down(said):
     return words
 
 
-def family(study, metric=""):
-    """A study's declaration, its comparisons by name, and the metric."""
-    declared = json.loads((DECLARATIONS / f"{study}.json").read_text())
-    return declared, {row["name"]: row for row in declared["family"]}, metric or declared["metric"]
+def families(study):
+    """What a study declared, and what was chosen afterwards, as their files have it."""
+    files = [DECLARATIONS / f"{study}.json", DECLARATIONS / "afterwards" / f"{study}.json"]
+    return [json.loads(file.read_text()) for file in files if file.is_file()]
+
+
+def asked(study, metric, split, amounts):
+    """What the ledger claims of a study's comparisons, by name."""
+    rows = [claim for claim in ledger.claims() if (claim.study, claim.metric, claim.split) == (study, metric, split)]
+    return {claim.comparison: claim for claim in rows if bool(claim.amount) == amounts}
+
+
+def put(row, claim):
+    """A comparison with what the ledger claims of it, in place of what was declared."""
+    if claim is not None and claim.amount:
+        return {**row, "claim": "as much", "effect": claim.amount}
+    return {**row, "claim": claim.claimed or row.get("claim", "") if claim else row.get("claim", ""), "effect": 0}
 
 
 def measured(run, metric, split):
@@ -89,21 +107,37 @@ def measured(run, metric, split):
     return max(epochs, key=lambda line: line["step"])[metric]
 
 
-@functools.cache
-def derived(study, metric="", split="test"):
-    """The verdicts of a study's family; the effects are of the declared metric, on test data."""
-    declared, compared, metric = family(study, metric)
-    if (metric, split) != (declared["metric"], "test"):
-        compared = {name: {**row, "effect": 0} for name, row in compared.items()}
+def of_family(study, rows, declared, metric, split):
+    """The verdicts of one family."""
     cells = values(study, lambda run: measured(run, metric, split))
-    gains = {name: gain(row, cells, metric) for name, row in compared.items()}
-    return step_down({name: sayings(compared[name], gains[name], declared["margin"], metric) for name in gains})
+    gains = {row["name"]: gain(row, cells, metric) for row in rows}
+    return step_down({row["name"]: sayings(row, gains[row["name"]], declared["margin"], metric) for row in rows})
+
+
+@functools.cache
+def derived(study, metric="", split="test", amounts=False):
+    """The verdicts on what the ledger claims of a study, each family by itself."""
+    claimed, words = asked(study, metric, split, amounts), {}
+    for declared in families(study):
+        compared = [put(row, claimed.get(row["name"])) for row in declared["family"]]
+        words |= of_family(study, compared, declared, metric or declared["metric"], split)
+    return words
+
+
+@functools.cache
+def derived_as_declared(study, metric="", split="test"):
+    """The verdicts on what a study declared; effects are of the declared metric, on test data."""
+    declared = families(study)[0]
+    there = (metric or declared["metric"], split) == (declared["metric"], "test")
+    compared = [row if there else {**row, "effect": 0} for row in declared["family"]]
+    return of_family(study, compared, declared, metric or declared["metric"], split)
 
 
 def derived_along(study, comparison, metric=""):
     """The verdict on being ahead at every evaluation, whatever is claimed of the end."""
-    declared, compared, metric = family(study, metric)
-    row = {**compared[comparison], "effect": 0}
+    declared = families(study)[0]
+    metric = metric or declared["metric"]
+    (row,) = [{**row, "effect": 0} for row in declared["family"] if row["name"] == comparison]
 
     def curve(run):
         return np.array([line[metric] for line in run["record"] if line["split"] == "validation"])
@@ -114,9 +148,23 @@ def derived_along(study, comparison, metric=""):
     return words.pop() if len(words) == 1 else "does not hold" if "does not hold" in words else "undecided"
 
 
+def ruled(words):
+    """The same of a claim: where nothing was claimed, some difference was."""
+    return "holds" if words in ("better", "worse") else words
+
+
+def worded(words, kind):
+    """A verdict in the words of a class."""
+    here = {"other data": "on these data", "reduced": "at this size", "reduced, other data": "at this size"}
+    said = {"holds": "seen", "does not hold": "not seen"}
+    if kind == "another question":
+        return "not tested"
+    return f"{said[words]} {here[kind]}" if kind in here and words in said else words
+
+
 def rows():
     """The cells of the ledger's rows on the page."""
-    lines = PAGE[PAGE.index("## Ledger") : PAGE.index("## Evidence")].splitlines()
+    lines = PAGE[: PAGE.index("## Evidence")].splitlines()
     split = [re.split(r"(?<!\\)\|", line.strip("| ")) for line in lines if line.startswith("| ")]
     return [[cell.strip() for cell in cells] for cells in split if cells[0].strip() not in ("where", "---")]
 
@@ -124,7 +172,7 @@ def rows():
 def test_the_page_has_a_row_for_every_claim_with_the_verdict_that_follows():
     follow = [(claim.place, claim.says, f"**{claim.verdict}**") for claim in ledger.claims()]
     assert [(place, says, verdict) for place, says, _, _, verdict, *_ in rows()] == follow
-    assert len(follow) > 140
+    assert len(follow) > 200
 
 
 @pytest.mark.parametrize(
@@ -137,10 +185,27 @@ def test_verdicts_on_trained_models_follow_from_their_json(claim):
         unfinished = sum(len(group.runs) for group in found.groups) if (found := kept.find(claim.study)) else 0
         if unfinished < ALL[claim.study].runs:
             pytest.skip("its runs are not all in")
-    expected = derived(claim.study, claim.metric, claim.split)[claim.comparison]
-    ruled = "holds" if expected in ("better", "worse") else expected
-    assert claim.verdict == ("not tested" if claim.kind == "another question" else ruled)
-    assert ledger.judged(claim.study, claim.metric, claim.split)[claim.comparison].words == expected
+    expected = derived(claim.study, claim.metric, claim.split, bool(claim.amount))[claim.comparison]
+    assert claim.verdict == worded(ruled(expected), ALL[claim.study].kind)
+    there = ledger.judged(claim.study, claim.metric, claim.split, bool(claim.amount))
+    assert there[claim.comparison].words == expected
+
+
+def test_verdicts_that_turned_are_listed_with_what_the_declared_rules_say():
+    """Before: the comparison that judged a claim then, by the rule that the study declared."""
+    turned = []
+    for claim in (claim for claim in ledger.claims() if claim.study and ALL[claim.study].kind != "another question"):
+        study, comparison = claim.was or (claim.study, claim.comparison)
+        declared = derived_as_declared(study, claim.metric, claim.split)
+        before = derived_along(study, comparison, claim.metric) if claim.curve else ruled(declared.get(comparison, ""))
+        assert claim.before == before, claim.says
+        if before and before != claim.ruled:
+            turned.append((claim.says, before, claim.ruled))
+    listed = re.findall(
+        r"^\| \w+ \| (.+?) \| (.+?) \| \*\*(.+?)\*\* \| ", FRONT[FRONT.index("turned these") :], re.MULTILINE
+    )
+    assert listed == turned
+    assert ("Efficient Attention loses nothing on MNIST.", "undecided", "holds") in turned
 
 
 def accuracies(table, trial, spec, like):
@@ -165,14 +230,14 @@ def test_verdicts_on_trials_follow_from_the_kept_table():
             if difference.std() > 0:
                 said[claim.says] = sayings({"claim": claim.claimed}, difference, 0.05, "accuracy")
     expected = step_down(said)
-    assert {claim.says: claim.verdict for claim in of_trials} == {
+    assert {claim.says: claim.ruled for claim in of_trials} == {
         claim.says: expected.get(claim.says, "not tested") for claim in of_trials
     }
 
 
 def test_all_other_verdicts_follow_from_their_grounds():
     for claim in ledger.claims():
-        words = {"not tested"} if claim.kind == "another question" or not claim.grounds.strip("–") else set()
+        words = {"not tested"} if claim.evidence == "another question" or not claim.grounds.strip("–") else set()
         words = set() if claim.trial else words
         words |= {"holds"} if claim.shown else {"does not hold"} if claim.refuted else set()
         if words and not claim.sums:
@@ -216,7 +281,79 @@ def test_a_ratio_is_judged_by_all_of_its_rounds(least, greatest, claimed, verdic
 def test_a_claim_of_any_difference_holds_whichever_is_better(words, verdict, monkeypatch):
     row = Verdict(Comparison("every layer", ("a",), ("b",)), words, np.zeros(2), 0.1)
     monkeypatch.setattr(ledger, "judged", lambda *study: {"every layer": row})
-    assert Claim("A", "§1", "It matters.", kind="reduced", study="s", comparison="every layer").verdict == verdict
+    assert Claim("A", "§1", "It matters.", study="imdb", comparison="every layer").verdict == verdict
+
+
+@pytest.mark.parametrize("kind", ledger.CLASSES)
+@pytest.mark.parametrize("words", ["holds", "does not hold", "equal within 0.01", "undecided", "not tested"])
+def test_what_is_below_the_papers_size_or_on_other_data_neither_holds_nor_fails(kind, words):
+    said = ledger.worded(words, kind)
+    assert (said in ("holds", "does not hold")) == (words in ("holds", "does not hold") and kind not in ledger.BELOW)
+    assert said == worded(words, kind) or kind == "another question"
+
+
+def test_a_study_has_a_known_class_and_other_data_are_said_to_be():
+    assert {study.kind for study in ALL.values()} <= {*ledger.CLASSES} - {"exact", ""}
+    for name in ("gpt_tuned", "wikitext2_gpt", "anki_heads"):
+        assert ALL[name].kind.endswith("other data")
+
+
+def test_every_result_that_has_an_amount_has_a_direction_and_an_amount():
+    """Of studies, and of what they declared: a comparison with an effect is judged twice, with that effect."""
+    sides = {}
+    for claim in (claim for claim in ledger.claims() if claim.study and not claim.curve):
+        sides.setdefault((claim.study, claim.comparison, claim.metric, claim.split), set()).add(claim.amount)
+    effects = {(study, row["name"], "", "test"): row.get("effect", 0) for study in ALL for made in families(study)
+               for row in made["family"]}  # fmt: skip
+    for key, amounts in sides.items():
+        assert len(amounts) in (1, 2), key
+        assert 0 in amounts, key
+        if effects.get(key):
+            assert amounts == {0, effects[key]}, key
+
+
+def test_to_lose_nothing_is_to_be_no_worse():
+    says = re.compile(r"loses nothing|translates as well")
+    rows = [claim for claim in ledger.claims() if claim.study and says.search(claim.says)]
+    assert len(rows) == 8
+    assert {claim.claimed for claim in rows} == {"no worse"}
+
+
+def test_marks_follow_from_what_was_declared_and_kept():
+    for claim in (claim for claim in ledger.claims() if claim.marks):
+        study, declared = ALL[claim.study], families(claim.study)[0]
+        names = {row["name"]: row for row in declared["family"]}
+        there = claim.comparison in names and not claim.metric and claim.split == "test" and not claim.curve
+        assert ("untuned" in claim.marks) == (not study.tune), claim.says
+        assert ("afterwards" in claim.marks) == (not (study.declared and there)), claim.says
+        changed = claim.amount or claim.claimed or claim.was or (there and names[claim.comparison].get("effect"))
+        assert ("new rule" in claim.marks) == bool(changed), claim.says
+        assert ("grid end" in claim.marks) == (claim.study == "gpt_tuned"), claim.says  # it chose the lower of two
+        by_loss = claim.study in ("anki_tuned", "recurrent_tuned") and claim.metric != "loss"
+        assert ("other metric" in claim.marks) == by_loss, claim.says
+        assert ("not flat" in claim.marks) == (claim.study not in ("mnist_tuned", "recurrent_tuned")), claim.says
+    trained = [claim for claim in ledger.claims() if claim.study and claim.ruled != "not tested"]
+    plain = {claim.comparison for claim in trained if not claim.marks}
+    assert plain == {"W^A on dot product"}
+
+
+def test_the_first_screen_has_a_row_for_each_paper_that_answers_as_the_ledger():
+    rows = [claim for claim in ledger.claims() if claim.answer]
+    assert [claim.paper for claim in rows] == ["DiGiugno", "Wikipedia", "Sanger", "Zhang", "Hosseini"]
+    for claim in rows:
+        first = claim.verdict.removesuffix(" at this size").capitalize()
+        assert claim.answer.startswith(first), claim.says
+    assert "{" not in ledger.main()
+    assert FRONT.index("| DiGiugno | ") < 500
+
+
+def test_the_csv_has_the_rows_of_the_page():
+    with (ROOT / "docs/replication/ledger.csv").open(encoding="utf-8", newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [(row["where"], row["claim"], f"**{row['verdict']}**", row["marks"]) for row in found] == [
+        (place, says.replace("\\|", "|"), verdict, marks) for place, says, _, _, verdict, marks, *_ in rows()
+    ], "run python -m docs.figures"
+    assert not any("](" in cell for row in found for cell in row.values())
 
 
 def test_a_claim_has_one_ground_a_known_class_and_split():
@@ -226,11 +363,13 @@ def test_a_claim_has_one_ground_a_known_class_and_split():
         Claim("A", "§1", "It is.", kind="exactly")
     with pytest.raises(UsageError, match="split of the claim"):
         Claim("A", "§1", "It leads.", split="training")
+    with pytest.raises(UsageError, match="has the class of its study, imdb"):
+        Claim("A", "§1", "It leads.", kind="full size", study="imdb")
 
 
 def test_measured_claims_have_a_class_and_the_tests_that_decide_exist():
     for claim in ledger.claims():
-        assert bool(claim.kind) == (claim.grounds != "–"), claim.says
+        assert bool(claim.evidence) == (claim.grounds != "–"), claim.says
         for test in (*claim.shown, *claim.refuted):
             file, _, name = test.partition("::")
             assert f"\ndef {name}(" in (ROOT / file).read_text(), test
@@ -240,4 +379,4 @@ def test_claims_about_whole_curves_follow_from_all_evaluations():
     curves = {claim.place: claim for claim in ledger.claims() if claim.curve}
     assert set(curves) == {"Fig. 9", "Fig. 11", "Fig. 2b"}
     for claim in curves.values():
-        assert claim.verdict == derived_along(claim.study, claim.comparison, claim.metric), claim.place
+        assert claim.ruled == derived_along(claim.study, claim.comparison, claim.metric), claim.place

@@ -1,4 +1,4 @@
-"""What the papers say that algebra or counting decides; `docs/replication.md` cites these."""
+"""What the papers say that algebra or counting decides; `docs/ledger.md` cites these."""
 
 import dataclasses
 
@@ -64,6 +64,20 @@ def test_queries_and_keys_play_different_parts():
     assert np.abs(scores - scores.T).max() > 1
     same = (x @ query) @ (x @ query).T
     np.testing.assert_allclose(same, same.T, rtol=1e-5)
+
+
+def test_soft_weights_change_with_the_input_and_learned_ones_stay():
+    """Wikipedia: soft weights exist in the forward pass alone; with the same projections, two inputs have their own."""
+    kernels = [normal(seed, 8, 8) for seed in (0, 1)]
+
+    def weights(seed):
+        words = normal(seed, 1, 5, 1, 8)
+        query, key = (words @ kernel for kernel in kernels)
+        return dot_product_attention(query, key, words, return_weights=True)[1]
+
+    one, other, again = weights(2), weights(3), weights(2)
+    assert np.abs(one - other).max() > 0.1
+    np.testing.assert_array_equal(one, again)
 
 
 def test_unscaled_scores_of_a_hundred_numbers_choose_one_key():

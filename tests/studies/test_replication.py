@@ -12,7 +12,7 @@ from analysis import archive, metrics
 from analysis import runs as found_runs
 from attention import UsageError
 from models.surgery import exchange
-from studies import declared, kept, pretraining, replication, surgery
+from studies import declared, definitions, kept, pretraining, replication, surgery
 from studies.definitions import DECLARATIONS
 from tests.analysis.conftest import config, write_run  # noqa: F401
 from tests.conftest import ROOT
@@ -21,7 +21,7 @@ from train.grids import declaration, grid, tuning
 from train.grids.grid import Sweep
 from train.main import parse
 
-SMALL = dataclasses.replace(replication.STUDIES["mnist"], over=("a=1,2", "b=1,2"), seeds=3)  # 12 runs
+SMALL = dataclasses.replace(definitions.STUDIES["mnist"], over=("a=1,2", "b=1,2"), seeds=3)  # 12 runs
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ def plan(folder, *mechanisms):
     return folder
 
 
-@pytest.mark.parametrize("name", replication.STUDIES)
+@pytest.mark.parametrize("name", definitions.STUDIES)
 def test_every_config_of_a_study_is_valid(name, tmp_path):
-    study = replication.STUDIES[name]
+    study = definitions.STUDIES[name]
     overrides = parse([f"--config.{field.format(data='data')}" for field in study.fields])[1]
     sweep = Sweep(study.config, overrides, grid.over(study.over, overrides, study.equal), [], study.equal)
     assert len(sweep.cells) >= 2
@@ -78,9 +78,9 @@ def test_every_config_of_a_study_is_valid(name, tmp_path):
         loading.resolve(cell.spec, cell.overrides)
 
 
-@pytest.mark.parametrize("name", replication.DECLARED)
+@pytest.mark.parametrize("name", declared.DECLARED)
 def test_a_declared_study_compares_settings_that_it_trains(name, tmp_path):
-    study = replication.DECLARED[name]
+    study = declared.DECLARED[name]
     made = sweep.asked(sweep.main.parser().parse_args(study.flags("data", tmp_path)))
     assert made.declaration.metric == study.metrics[0]
     assert all(metrics.find(metric) for metric in study.metrics)
@@ -98,7 +98,7 @@ def test_the_code_that_trains_declared_studies_is_in_the_history():
     assert not history() or {declared.COMMIT, surgery.COMMIT} <= {*history()}
 
 
-@pytest.mark.parametrize("name", replication.DECLARED)
+@pytest.mark.parametrize("name", declared.DECLARED)
 def test_that_code_has_the_study(name):
     commit = surgery.COMMIT if name in surgery.SURGERIES else declared.COMMIT
     if not history():
@@ -113,7 +113,7 @@ def test_a_study_that_starts_from_a_model_trains_the_same_model(name, tmp_path):
     model = pretraining.MODELS[name]
     overrides = parse([f"--config.{field.format(data='data')}" for field in model.fields])[1]
     there, _ = loading.resolve(model.config, overrides)
-    starting = {key: study for key, study in replication.DECLARED.items() if study.start == name}
+    starting = {key: study for key, study in declared.DECLARED.items() if study.start == name}
     assert starting
     for key, study in starting.items():
         made = sweep.asked(sweep.main.parser().parse_args(study.flags("data", tmp_path / key)))
@@ -156,16 +156,16 @@ def test_a_study_first_trains_the_model_that_it_starts_from(page, swept, trained
 
 
 def test_declared_studies_fit_their_budget():
-    assert sum(study.hours for study in replication.DECLARED.values()) <= 60
+    assert sum(study.hours for study in declared.DECLARED.values()) <= 60
 
 
-@pytest.mark.parametrize("name", replication.DECLARED)
+@pytest.mark.parametrize("name", declared.DECLARED)
 def test_what_a_declared_study_finds_follows_from_the_spread_that_it_names(name):
     """A two-sided t-test with as many seeds, at the least level of Holm's method, has a power of 80 % there."""
     made = declaration.read(DECLARATIONS / f"{name}.json")
     spread = float(re.search(r"standard deviation of ([\d.]+\d)", made.basis)[1])
     seeds = int(re.search(r"(\d+) seeds", made.basis)[1])
-    assert seeds == replication.DECLARED[name].seeds
+    assert seeds == declared.DECLARED[name].seeds
     assert f"Holm's {len(made.family)}." in made.basis
     critical = stats.t.ppf(1 - 0.05 / 2 / len(made.family), seeds - 1)
     power = stats.nct.sf(critical, seeds - 1, made.detects / (spread / seeds**0.5))
@@ -173,7 +173,7 @@ def test_what_a_declared_study_finds_follows_from_the_spread_that_it_names(name)
 
 
 def test_flags_are_those_of_a_sweep(tmp_path):
-    flags = replication.STUDIES["matched"].flags("data", tmp_path / "matched")
+    flags = definitions.STUDIES["matched"].flags("data", tmp_path / "matched")
     assert flags[0] == "--config=configs/vit_mnist.py"
     assert "--config.data.data_dir=data/tfds" in flags
     assert flags[-3:] == ["--seeds=3", "--equal=parameters", f"--workdir={tmp_path}/matched"]
@@ -274,13 +274,13 @@ def history():
         return ()
 
 
-@pytest.mark.parametrize("name", replication.DECLARED)
+@pytest.mark.parametrize("name", declared.DECLARED)
 def test_an_archive_of_a_declared_study_is_what_was_declared(name, tmp_path):
     if not kept.places(name):
         pytest.skip("no run of it has been kept yet")
     files, commits = sorted((kept.KEPT / name).rglob("*.json")), history()
     record = next(archive.read(file) for file in files if file.name == grid.FILE).sweeps[0]
-    made = sweep.asked(sweep.main.parser().parse_args(replication.DECLARED[name].flags("data", tmp_path))).plain
+    made = sweep.asked(sweep.main.parser().parse_args(declared.DECLARED[name].flags("data", tmp_path))).plain
     record |= {"tune": {"beyond": tuning.BEYOND, "apart": False} | record["tune"]}
     assert {key: record[key] for key in ("config", "over", "also", "tune", "declaration")} == {
         key: made[key] for key in ("config", "over", "also", "tune", "declaration")
@@ -293,7 +293,7 @@ def test_an_archive_of_a_declared_study_is_what_was_declared(name, tmp_path):
             revision = DIRTY.get(result["git"], result["git"])
             assert not commits or any(commit.startswith(revision) for commit in commits)
             assert {"versions", "devices", "parameters", "forward_flops_per_example"} <= result.keys()
-            assert ("epoch" in result["final"]) == ("train.length=0.5 epochs" not in replication.DECLARED[name].fields)
+            assert ("epoch" in result["final"]) == ("train.length=0.5 epochs" not in declared.DECLARED[name].fields)
 
 
 def test_a_study_that_fails_stops_no_other(page, swept, monkeypatch, capsys):
@@ -316,12 +316,12 @@ def test_an_unknown_study_is_one_sentence(capsys):
 
 @pytest.mark.parametrize(
     "file",
-    [path for path in sorted(kept.KEPT.glob("*.json")) if path.stem in replication.STUDIES],
+    [path for path in sorted(kept.KEPT.glob("*.json")) if path.stem in definitions.STUDIES],
     ids=lambda path: path.stem,
 )
 def test_what_is_kept_is_the_study(file):
     """Every setting with every seed, trained as the study says, and no path of the machine that trained it."""
-    study = replication.STUDIES[file.stem]
+    study = definitions.STUDIES[file.stem]
     found = found_runs.find([file])
     overrides = parse([f"--config.{field.format(data='data')}" for field in study.fields])[1]
     over = grid.over(study.over, overrides, study.equal)

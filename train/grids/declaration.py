@@ -9,7 +9,7 @@ from attention.errors import UsageError, check_known
 from attention.types import Names, Number, Positive, Sentinel, build, filled
 from models.files import read_json
 
-CLAIMS = ("better", "worse", "equal")
+CLAIMS = ("better", "worse", "equal", "no worse", "as much")
 Text = Annotated[str, filled]
 Settings = Annotated[Sequence[str], filled]
 
@@ -57,6 +57,8 @@ def of(found: Any, place: str) -> Declaration:
             name = comparison.name
             if len(comparison.settings) != len(comparison.baselines):
                 raise UsageError(f"The comparison {name!r} needs as many baselines as settings.")
+            if comparison.claim == "as much" and not comparison.effect > 0:
+                raise UsageError(f"The comparison {name!r} claims 'as much' of no amount; give it as the effect.")
             for other in declared.family[:index]:
                 if name == other.name or comparison == dataclasses.replace(other, name=name):
                     raise UsageError(f"The family has the comparison {other.name!r} twice; declare it once.")

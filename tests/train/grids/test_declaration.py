@@ -36,6 +36,7 @@ def test_what_is_written_is_read(tmp_path):
         ({"familiy": []}, "Did you mean 'family'"),
         ({"family": [COMPARISON | {"claim": "beter"}]}, r"Unknown family\[0\].claim 'beter'. Did you mean 'better'"),
         ({"family": [COMPARISON | {"baselines": ["a", "b"]}]}, "'more heads' needs as many baselines as settings"),
+        ({"family": [COMPARISON | {"claim": "as much", "effect": 0}]}, "'more heads' claims 'as much' of no"),
         ({"family": [COMPARISON, COMPARISON]}, "The family has the comparison 'more heads' twice; declare it once"),
         ({"family": [COMPARISON, COMPARISON | {"name": "b"}]}, "has the comparison 'more heads' twice"),
         ({"family": [COMPARISON, COMPARISON | {"settings": ["heads=8"]}]}, "has the comparison 'more heads' twice"),
