@@ -120,11 +120,13 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "caches", caches
     yield "parity", lambda: parity(load("parity")["families"])
     yield "channel attention", lambda: channel_attention(load("cnn_digits")["runs"])
-    yield (
-        "tour",
-        lambda: tour(),
-    )
+    yield "tour", tour
     yield "choosing", choices.needs
+    yield from of_evidence()
+
+
+def of_evidence() -> Iterator[tuple[str, Callable[[], str]]]:
+    """Yields the tables of the studies and of the ledger."""
     yield "declared", lambda: markdown(declared.table()).strip()
     yield "ledger main", ledger.main
     yield "ledger changes", ledger.changes
@@ -262,27 +264,15 @@ def of_cores(rows: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
 def speed_in_short() -> str:
     """Writes what the README says of speed on CPUs."""
     found = dict([*of_cores(cores()), *of_layers(), *of_training_and_translation()])
+    times, memory = found["neural time of PyTorch's"], found["neural times less memory"]
+    gpt = f"{found['gpt neural(dim=2) time']} × the time, {found['gpt neural(dim=2) memory']} × the memory"
+    marian = f"{found['translation times faster']} times as fast, with the same tokens"
+    alone = "neural attention (`dim=2`) alone, forward and backward, 1,024 tokens"
     rows = (
-        (
-            "neural attention (`dim=2`) alone, forward and backward, 1,024 tokens",
-            "PyTorch's fused dot product",
-            "{} × the time".format(found["neural time of PyTorch's"]),
-        ),
-        (
-            "the same",
-            "dot product of `jax.nn`",
-            f"a {found['neural times less memory']}th of the memory",
-        ),
-        (
-            "a GPT of 8 layers with it in every layer",
-            "with dot products",
-            f"{found['gpt neural(dim=2) time']} × the time, {found['gpt neural(dim=2) memory']} × the memory",
-        ),
-        (
-            "translating with a Marian of opus-mt's size",
-            "Hugging Face on PyTorch",
-            f"{found['translation times faster']} times as fast, with the same tokens",
-        ),
+        (alone, "PyTorch's fused dot product", f"{times} × the time"),
+        ("the same", "dot product of `jax.nn`", f"a {memory}th of the memory"),
+        ("a GPT of 8 layers with it in every layer", "with dot products", gpt),
+        ("translating with a Marian of opus-mt's size", "Hugging Face on PyTorch", marian),
     )
     return plain_markdown(("what", "against", "measured"), rows)
 
