@@ -57,7 +57,7 @@ OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mu
 TITLES = ("where", "claim", "the paper's figures", "class", "verdict", "marks", "measured", "by", "remarks")
 MARKS = {
     "untuned": "no learning rate was tuned",
-    "afterwards": "the comparison, its metric or its data were not declared before training",
+    "afterwards": "the comparison, its metric, its data or what it judges was chosen when runs were in",
     "new rule": "the rule that judges it changed when the runs were in",
     "other metric": "learning rates were chosen by another metric than the one that is judged",
     "grid end": "a learning rate that was chosen stands at an end of its grid",
@@ -81,6 +81,7 @@ class Claim:
       split: The data that it is about, of `SPLITS`.
       curve: Whether the claim is about all evaluations.
       amount: How much is claimed to be gained, in the metric's unit; 0 is a claim of a direction.
+      late: Whether what judges it was chosen when runs of the study were in.
       was: The study and the comparison that judged it before, where others did.
       shown: Tests that prove it, as pytest names them.
       refuted: Tests that prove the opposite.
@@ -106,6 +107,7 @@ class Claim:
     split: str = "test"
     curve: bool = False
     amount: float = 0.0
+    late: bool = False
     was: Sequence[str] = ()
     shown: Sequence[str] = ()
     refuted: Sequence[str] = ()
@@ -174,7 +176,7 @@ class Claim:
         elsewhere = (self.metric or made.metric, self.split, self.curve) != (made.metric, "test", False)
         so = {
             "untuned": not study.tune,
-            "afterwards": not study.declared or before is None or elsewhere,
+            "afterwards": self.late or not study.declared or before is None or elsewhere,
             "new rule": bool(self.was) or (before is not None and before.comparison != row and not self.curve),
             "other metric": bool(study.tune) and _tuned(self.study)["metric"] != (self.metric or made.metric),
             "grid end": any(map(functools.partial(_at_an_end, self.study), (*row.settings, *row.baselines))),
