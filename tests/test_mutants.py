@@ -10,7 +10,7 @@ from tests.mutants import Mutant, mutants
 
 def test_there_are_sixty_of_all_rooms():
     assert len(mutants()) >= 60
-    assert {mutant.file.partition("/")[0] for mutant in mutants()} == {"attention", "models", "train", "analysis"}
+    assert {mutant.file.partition("/")[0] for mutant in mutants()} == {"attention", "models", "train", "analysis", "studies"}
 
 
 @pytest.mark.parametrize("mutant", mutants(), ids=lambda mutant: mutant.name)
