@@ -10,7 +10,8 @@ from tests.mutants import Mutant, mutants
 
 def test_there_are_sixty_of_all_rooms():
     assert len(mutants()) >= 60
-    assert {mutant.file.partition("/")[0] for mutant in mutants()} == {"attention", "models", "train", "analysis", "studies"}
+    rooms = {"attention", "models", "train", "analysis", "studies"}
+    assert {mutant.file.partition("/")[0] for mutant in mutants()} == rooms
 
 
 @pytest.mark.parametrize("mutant", mutants(), ids=lambda mutant: mutant.name)

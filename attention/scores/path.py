@@ -137,4 +137,4 @@ def _scores(
 
     _, scores = jax.lax.scan(step, query, (key, direction, erase, inner, place), reverse=True)
     scores = jnp.moveaxis(scores, 0, -2)
-    return scores.reshape(*scores.shape[:-2], -1)[..., :keys]
+    return jax.lax.collapse(scores, scores.ndim - 2)[..., :keys]
