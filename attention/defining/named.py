@@ -27,8 +27,7 @@ def classes() -> dict[str, type[Mixer]]:
             for cls in vars(importlib.import_module(module.name)).values():
                 if isinstance(cls, type) and issubclass(cls, Mixer) and "__dataclass_params__" in vars(cls):
                     found[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()] = cls
-    found.pop("score")  # their base
-    return found
+    return {name: cls for name, cls in found.items() if cls.title}  # bases have none
 
 
 @functools.cache
