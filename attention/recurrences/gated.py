@@ -141,10 +141,18 @@ class GatedDelta(Surrounded):
         return delta_step(alpha * state, self.strongest, logit, key, value, query)
 
 
+def sigmoid(x: Any) -> Any:
+    """Computes σ in NumPy, for oracles."""
+    return 1 / (1 + np.exp(-x))
+
+
+def unit_silu(x: np.ndarray) -> np.ndarray:
+    """Computes SiLU divided by its norm in NumPy, for oracles."""
+    return x * sigmoid(x) / np.linalg.norm(x * sigmoid(x))
+
+
 def delta_step(faded: np.ndarray, strongest: float, logit: float, key: Any, value: Any, query: Any) -> Any:
     """Takes a step of the delta rule in NumPy, W (I − β k kᵀ) + β v kᵀ and W q, with unit SiLU keys and queries."""
-    beta = strongest / (1 + np.exp(-logit))
-    key, query = (x / (1 + np.exp(-x)) for x in (key, query))
-    key, query = key / np.linalg.norm(key), query / np.linalg.norm(query)
+    beta, key, query = strongest * sigmoid(logit), unit_silu(key), unit_silu(query)
     state = faded @ (np.eye(len(key)) - beta * np.outer(key, key)) + beta * np.outer(value, key)
     return state, state @ query

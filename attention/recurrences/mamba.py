@@ -12,7 +12,7 @@ from attention.activations import inverse_rms
 from attention.kernels.arrays import precise, spread_heads
 from attention.mask import Mask
 from attention.parameters import Parameter, Params, Sizes, lift, trail
-from attention.recurrences.gated import projection
+from attention.recurrences.gated import projection, sigmoid
 from attention.recurrences.selective import step_parameters, step_size
 from attention.recurrences.state import Marks, from_state, last_token, turned
 from attention.recurrences.surrounded import Surrounded
@@ -95,7 +95,6 @@ class Mamba3(Surrounded):
 
     def oracle(self, weights: Any, head: int, state: Any, source: Any, key: Any, value: Any, query: Any) -> Any:
         """Takes a step in NumPy as the published one, with keys and queries turned by the sum of all angles."""
-        sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
         kept, last_key, last_value, *angles = state
         step = np.log1p(np.exp(source @ weights["step_kernel"][:, head] + weights["step_bias"][head]))
         rate = max(np.log1p(np.exp(source @ weights["forget_kernel"][:, head])), 1e-4)

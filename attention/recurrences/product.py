@@ -10,7 +10,7 @@ import numpy as np
 from attention.activations import unit
 from attention.kernels.arrays import spread_heads
 from attention.parameters import Parameter, Params, Sizes
-from attention.recurrences.gated import projection
+from attention.recurrences.gated import projection, sigmoid, unit_silu
 from attention.recurrences.linear import Strongest
 from attention.recurrences.recurrence import CHUNKED, Recurrence
 from attention.types import Count
@@ -69,16 +69,15 @@ class DeltaProduct(Recurrence):
 
     def oracle(self, weights: Any, head: int, state: Any, source: Any, key: Any, value: Any, query: Any) -> Any:
         """Takes a step in NumPy."""
-        silu = lambda x: x / (1 + np.exp(-x))  # noqa: E731
         keys, values = [key], [value]
         for step in range(self.steps - 1):
             keys.append(source @ weights["more_keys_kernel"][:, head, step])
             values.append(source @ weights["more_values_kernel"][:, head, step])
         for step in range(self.steps):
-            beta = self.strongest / (1 + np.exp(-source @ weights["strength_kernel"][:, head, step]))
-            key = silu(keys[step]) / np.linalg.norm(silu(keys[step]))
+            beta = self.strongest * sigmoid(source @ weights["strength_kernel"][:, head, step])
+            key = unit_silu(keys[step])
             state = state @ (np.eye(len(key)) - beta * np.outer(key, key)) + beta * np.outer(values[step], key)
-        return state, state @ silu(query) / np.linalg.norm(silu(query))
+        return state, state @ unit_silu(query)
 
 
 def in_turn(x: jax.Array, width: int) -> jax.Array:

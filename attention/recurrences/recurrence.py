@@ -151,7 +151,9 @@ class Recurrence(Mixer):
         if self.alike:
             origins = jnp.broadcast_to(places[:, None], (*value.shape[:-1], len(places)))
             return jnp.moveaxis(self._scan_all(params, query, key, origins, mask, self.recall), -2, -3)
-        output = lambda value: self._scan_all(params, query, key, value, mask, self.recall)  # noqa: E731
+
+        def output(value: jax.Array) -> jax.Array:
+            return self._scan_all(params, query, key, value, mask, self.recall)
 
         def shares(place: jax.Array) -> jax.Array:
             one = jnp.broadcast_to(place[:, None, None], value.shape)

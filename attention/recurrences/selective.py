@@ -19,15 +19,20 @@ from attention.recurrences.gated import (
     low_rank,
     low_rank_parameters,
     projection,
+    sigmoid,
+    unit_silu,
 )
 from attention.recurrences.surrounded import Surrounded
 
 
 def step_parameters(sizes: Sizes) -> dict[str, Parameter]:
     """Declares the arrays of `step_size`, from 0.001 to 0.1 over the heads at first."""
-    bias = lambda key, shape, dtype: jnp.log(jnp.expm1(jnp.geomspace(1e-3, 0.1, *shape, dtype=dtype)))  # noqa: E731
     kernel = Parameter((sizes.model, sizes.heads), initializers.lecun_normal())
-    return {"step_kernel": kernel, "step_bias": Parameter((sizes.heads,), bias)}
+    return {"step_kernel": kernel, "step_bias": Parameter((sizes.heads,), _first_steps)}
+
+
+def _first_steps(key: Any, shape: tuple[int], dtype: Any) -> jax.Array:
+    return jnp.log(jnp.expm1(jnp.geomspace(1e-3, 0.1, *shape, dtype=dtype)))
 
 
 def step_size(params: Params, source: jax.Array) -> jax.Array:
@@ -154,10 +159,9 @@ class GatedDelta2(KimiDelta):
 
     def oracle(self, weights: Any, head: int, state: Any, source: Any, key: Any, value: Any, query: Any) -> Any:
         """Takes a step in NumPy."""
-        sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
         logits = source @ weights["forget_down_kernel"] @ weights["forget_up_kernel"][:, head]
         amount = np.log1p(np.exp(logits + weights["forget_bias"][head]))
-        key, query = (x * sigmoid(x) / np.linalg.norm(x * sigmoid(x)) for x in (key, query))
+        key, query = unit_silu(key), unit_silu(query)
         erase = self.strongest * sigmoid(source @ weights["erase_kernel"][:, head])
         write = sigmoid(source @ weights["write_kernel"][:, head])
         state = state @ np.diag(np.exp(-np.exp(weights["forget_rate"][head]) * amount))

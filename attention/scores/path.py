@@ -70,9 +70,10 @@ class Path(Mixer):
     def prepare_key(self, params: Params, key: jax.Array, at: Tokens) -> Any:
         """Gives the turned keys, D x `(*B, S, 1, rank)`, and what gates are made of, `(*B, S, N, 1)` each."""
         source = at.source.astype(key.dtype)
-        project = lambda name: source @ params[f"{name}_kernel"].astype(source.dtype)  # noqa: E731
-        gates = (project(name) + lift(params[f"{name}_bias"], source.ndim).astype(source.dtype) for name in self._gates)
-        return at.turn(key), project("down")[..., None, :], *(gate[..., None] for gate in gates)
+        low, *gates = (source @ params[f"{name}_kernel"].astype(source.dtype) for name in ("down", *self._gates))
+        biases = (lift(params[f"{name}_bias"], source.ndim).astype(source.dtype) for name in self._gates)
+        logits = (gate + bias for gate, bias in zip(gates, biases, strict=True))
+        return at.turn(key), low[..., None, :], *(x[..., None] for x in logits)
 
     def attend(self, params: Params, query: jax.Array, key: Any, value: jax.Array, options: Options) -> Any:
         """Computes the output, and the weights if asked for, from the scores of all pairs."""
@@ -121,18 +122,17 @@ def _scores(
     size = min(size, max(1, keys))
     place = lift(jnp.arange(keys)[:, None], key.ndim)
     key, direction, erase, place = (cut_chunks(x, size) for x in (key, direction, strength * direction, place))
-    turned = lambda x: jnp.swapaxes(x, -1, -2)  # noqa: E731
     inner = None
     if size > 1:
-        overlap, met = (jnp.tril(erase @ turned(x), -1) for x in (direction, key))
+        overlap, met = (jnp.tril(erase @ x.mT, -1) for x in (direction, key))
         both = solved(overlap, jnp.concatenate([met, erase], -1))
         inner, erase = both[..., :size], both[..., size:]
     at = lift(first + jnp.arange(queries)[:, None], query.ndim)
 
     def step(query: jax.Array, block: Any) -> tuple[jax.Array, jax.Array]:
         key, direction, erase, inner, place = block
-        met = jnp.where(turned(place) <= at, query @ turned(direction), 0)
-        scores = query @ turned(key)
+        met = jnp.where(place.mT <= at, query @ direction.mT, 0)
+        scores = query @ key.mT
         return query - met @ erase, scores if inner is None else scores - met @ inner
 
     _, scores = jax.lax.scan(step, query, (key, direction, erase, inner, place), reverse=True)

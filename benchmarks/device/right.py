@@ -106,19 +106,22 @@ def checks(tiny: bool = False) -> tuple[Check, ...]:
     return tuple(sorted(dict.fromkeys(chosen), key=lambda check: check.spec in DEAR))
 
 
+def distinct() -> list[tuple[int, str]]:
+    """Lists the mechanisms with their places in `SPECS`; of those that share score, alignment and values the first."""
+    first: dict[Any, tuple[int, str]] = {}
+    for number, spec in enumerate(SPECS):
+        row = mechanism_of(spec)
+        first.setdefault((row.score, row.align, row.value == "tied"), (number, spec))
+    return [*first.values()]
+
+
 def _cores(tiny: bool) -> Iterator[tuple[str, str, str]]:
     """Yields spec, implementation and dtype of each check; mechanisms with the same core count once.
 
     At toy sizes, which are for CPUs, each is tried once, since Pallas kernels are interpreted there.
     """
-    seen = set()
-    for number, spec in enumerate(SPECS):
-        mechanism = mechanism_of(spec)
-        core = (mechanism.score, mechanism.align, mechanism.value == "tied")
-        if core in seen:
-            continue
-        seen.add(core)
-        for implementation in mechanism.score.implementations:
+    for number, spec in distinct():
+        for implementation in mechanism_of(spec).score.implementations:
             if implementation != "reference":
                 kind = _kind(spec, implementation)
                 times = 1 if tiny or spec in DEAR else TIMES.get(kind, 1)

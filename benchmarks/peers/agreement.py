@@ -9,7 +9,7 @@ square of what is compared. With `--only`, the other rows of the file stay.
 """
 
 import argparse
-import importlib.metadata
+import importlib.util
 import math
 import sys
 from collections.abc import Callable
@@ -26,7 +26,6 @@ from attention.mask import Mask
 from attention.options import Options
 from attention.recurrences.recurrence import Recurrence
 from benchmarks import measure
-from benchmarks.attention import SPECS, mechanism_of
 from benchmarks.device import right
 from benchmarks.device.right import Check
 from models.files import read_json
@@ -37,28 +36,25 @@ LENGTH = 72  # tokens, more than a chunk or a tile
 DTYPES = ("float32", "bfloat16")
 STEPS, PUBLISHED = "steps", "published"
 FORMS = ("reference", "xla", "chunked", "pallas", STEPS, PUBLISHED)
-NEEDED = ("torch", "flash-linear-attention", "transformers")
-CORES: dict[Any, str] = {}  # of mechanisms with the same score, alignment and values the first
-for _spec in SPECS:
-    _row = mechanism_of(_spec)
-    CORES.setdefault((_row.score, _row.align, _row.value == "tied"), _spec)
-ROWS = (*CORES.values(),)
+NEEDED = {"torch": "torch", "fla": "flash-linear-attention", "transformers": "transformers"}  # modules of packages
+ROWS = tuple(spec for _, spec in right.distinct())
 
 Arrays = dict[str, Any]
 
 
 @measurements.program(__doc__, cli.flag("--only", nargs="*", default=ROWS, metavar="NAME", help="mechanisms"))
 def main(flags: argparse.Namespace) -> measurements.Measured:
-    """Yields the errors of each mechanism, and their table."""
+    """Yields the errors of the mechanisms so far, and at the end their tables."""
     for spec in flags.only:
         check_known("mechanism", spec, ROWS)
-    known = read_json(flags.out)["rows"] if len(flags.only) < len(ROWS) and flags.out.exists() else {}
+    known = read_json(flags.out)["rows"] if flags.out and flags.out.exists() and len(flags.only) < len(ROWS) else {}
+    about = measure.with_versions(NEEDED.values(), "requirements-bench.txt") if with_peers() else {}
+    about, commit = about | {"length": LENGTH}, workdir.environment()["git"]
     for spec in flags.only:
-        known[spec] = measured(spec) | {"commit": workdir.environment()["git"]}
+        known[spec] = measured(spec) | {"commit": commit}
         rows = {name: known[name] for name in ROWS if name in known}
-        print(f"{spec} is measured.", file=sys.stderr, flush=True)
-    about = measure.with_versions(NEEDED, "requirements-bench.txt") if with_peers() else {}
-    yield about | {"length": LENGTH, "rows": rows}, "\n\n".join(table(rows, dtype) for dtype in DTYPES)
+        yield about | {"rows": rows}, f"{spec} is measured."
+    yield about | {"rows": rows}, "\n\n".join(table(rows, dtype) for dtype in DTYPES)
 
 
 def measured(spec: str) -> dict[str, dict[str, Any]]:
@@ -68,7 +64,7 @@ def measured(spec: str) -> dict[str, dict[str, Any]]:
 
 def with_peers() -> bool:
     """Tells whether the packages of published code are installed."""
-    return {*NEEDED} <= {*map(str.lower, (found.name for found in importlib.metadata.distributions()))}
+    return all(map(importlib.util.find_spec, NEEDED))
 
 
 def check_of(spec: str, dtype: str) -> Check:
@@ -113,8 +109,12 @@ def by_steps(
     tokens = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0)[:, :, None], arrays)  # (T, B, 1, …)
     if isinstance(score, Recurrence):
         return _in_turn(lambda token, at, state: _advanced(score, weights, token, at, state), tokens)
-    prepare = lambda token, at, before: (score.prepare_key(weights, token[1], _tokens(token, at, before)),) * 2  # noqa: E731
-    keys = _in_turn(prepare, tokens) if score.traits.reads_key else None
+
+    def prepared(token: Any, at: Any, before: Any) -> tuple[Any, Any]:
+        key = score.prepare_key(weights, token[1], _tokens(token, at, before))
+        return key, key
+
+    keys = _in_turn(prepared, tokens) if score.traits.reads_key else None
 
     def attended(token: Any, at: Any, _: Any) -> tuple[jax.Array, None]:
         query = score.prepare_query(weights, token[0], _tokens(token, at, None))

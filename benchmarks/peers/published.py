@@ -30,8 +30,6 @@ from torch import Tensor
 from transformers.models.gemma2 import modeling_gemma2
 from transformers.models.gpt_oss import modeling_gpt_oss
 
-FLA, TRANSFORMERS, TORCH = "flash-linear-attention", "transformers", "PyTorch"
-
 
 class PlainCall(NamedTuple):
     """What a plain form is given: queries, keys and values `(B, T, N, H)`, our options and weights, and our gates."""
@@ -148,26 +146,25 @@ def _log_linear(x: PlainCall) -> Tensor:
     return naive_log_linear_attn(x.query, x.key, x.value * step, decay[..., 0], weights)
 
 
-# From a mechanism to whose plain form it is, and how it is called.
-PUBLISHED: dict[str, tuple[str, Callable[[PlainCall], Tensor]]] = {
-    "dot_product": (TORCH, _dot_product),
-    "sink": (TRANSFORMERS, lambda x: _eager(modeling_gpt_oss, x)),
-    "soft_cap": (TRANSFORMERS, lambda x: _eager(modeling_gemma2, x, softcap=x.weights["cap"])),
-    "forgetting": (FLA, _forgetting),
-    "path": (FLA, _path),
-    "stick_breaking": (FLA, lambda x: naive_stickbreaking_attn(*x[:3], attend_current=True)[0]),
-    "deepseek_sparse": (FLA, _deepseek_sparse),
-    "linear": (FLA, _linear),
-    "delta": (FLA, _delta),
-    "retention": (FLA, _retention),
-    "gated_linear": (FLA, lambda x: naive_recurrent_gla(*x[:3], x.gates)[0]),
-    "gated_delta": (FLA, _gated_delta),
-    "state_space": (FLA, _state_space),
-    "kimi_delta": (FLA, _kimi_delta),
-    "gated_delta2": (FLA, _gated_delta2),
-    "delta_product": (FLA, _delta_product),
-    "rwkv7": (FLA, _rwkv7),
-    "log_linear": (FLA, _log_linear),
+PUBLISHED: dict[str, Callable[[PlainCall], Tensor]] = {
+    "dot_product": _dot_product,
+    "sink": lambda x: _eager(modeling_gpt_oss, x),
+    "soft_cap": lambda x: _eager(modeling_gemma2, x, softcap=x.weights["cap"]),
+    "forgetting": _forgetting,
+    "path": _path,
+    "stick_breaking": lambda x: naive_stickbreaking_attn(*x[:3], attend_current=True)[0],
+    "deepseek_sparse": _deepseek_sparse,
+    "linear": _linear,
+    "delta": _delta,
+    "retention": _retention,
+    "gated_linear": lambda x: naive_recurrent_gla(*x[:3], x.gates)[0],
+    "gated_delta": _gated_delta,
+    "state_space": _state_space,
+    "kimi_delta": _kimi_delta,
+    "gated_delta2": _gated_delta2,
+    "delta_product": _delta_product,
+    "rwkv7": _rwkv7,
+    "log_linear": _log_linear,
 }
 
 
@@ -187,7 +184,7 @@ def outcome(
     given = [torch.tensor(x, requires_grad=True) for x in arrays]
     gates, weights = jax.tree.map(lambda x: torch.tensor(np.asarray(x, np.float32)), (gates, weights))
     options = {field.name: getattr(score, field.name) for field in dataclasses.fields(score)}
-    out = PUBLISHED[name][1](PlainCall(*given, options | weights, gates[0] if len(gates) == 1 else gates))
+    out = PUBLISHED[name](PlainCall(*given, options | weights, gates[0] if len(gates) == 1 else gates))
     (out * torch.tensor(direction)).sum().backward()
     gradients = {part: x.grad.numpy() for part, x in zip(("query", "key", "value"), given, strict=True)}
     return {"out": out.detach().numpy(), **gradients}

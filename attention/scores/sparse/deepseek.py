@@ -173,7 +173,10 @@ class DeepSeekSparse(Mixer):
         queries, axis, mask = call.scores_shape[-2], len(call.scores_shape) - 3, call.mask
         size = min(block[0] if block else self._rows(call), queries)
         words = row_words(call.dropout_seed, call.scores_shape[:-1]) if call.dropout_rate else None
-        cut = lambda x, axis: jax.tree.map(lambda x: _cut(_spread(x, queries, axis), axis, size), x)  # noqa: E731
+
+        def cut(x: Any, axis: int) -> Any:
+            return jax.tree.map(lambda x: _cut(_spread(x, queries, axis), axis, size), x)
+
         of_mask = {"dense": cut(mask.dense, -2), "query_segments": cut(mask.query_segments, -1)}
         firsts = jnp.arange(0, queries, size, dtype=jnp.int32)
         pieces = firsts, cut(call.query, -3), of_mask, cut(call.bias, -2), cut(words, -1)
