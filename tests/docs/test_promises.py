@@ -1,4 +1,4 @@
-"""Every test that the documents name exists, every promise names one, and nearly all are in `make test`."""
+"""Every test that the documents name exists, every promise names one, and those of reliability are in `make test`."""
 
 import importlib
 import re
@@ -6,9 +6,9 @@ import re
 import pytest
 
 from tests.conftest import ROOT
-from tests.sizes import SIZES, sizes_of
+from tests.sizes import sizes_of
 
-DOCS = ("reliability.md", "scaling.md", "replicas.md")
+DOCS = {"reliability.md": 25, "scaling.md": 12, "training.md": 5}  # at least so many promises
 # `tests/a/test_b.py::test_c`, or of the file named before: `test_d`, `..._e`
 REFERENCE = re.compile(r"`(?:(?P<file>tests/[\w/]+\.py)(?:::)?)?(?P<dots>\.\.\.)?(?P<name>(?:test)?_\w+|)`")
 
@@ -26,9 +26,9 @@ def references(text):
 
 
 def promises(doc):
-    """The rows of a document's tables of promises, as lists of their cells."""
+    """The rows of a document's tables whose last column names tests, as lists of their cells."""
     text = (ROOT / "docs" / doc).read_text() + "\n"
-    tables = re.findall(r"\| promise \| test[^|]*\|(?: size \|)?\n(?:\| --- )+\|\n((?:\|.*\n)+)", text)
+    tables = re.findall(r"\|(?: [^|\n]+ \|)+ test[^|\n]*\|\n(?:\| --- )+\|\n((?:\|.*\n)+)", text)
     return [row.strip("| ").split(" | ") for row in "".join(tables).splitlines()]
 
 
@@ -39,17 +39,14 @@ def test_named_tests_exist(doc):
         list(references("`tests/docs/test_promises.py::test_nothing`"))
 
 
-@pytest.mark.parametrize("doc", ["reliability.md", "scaling.md"])
+@pytest.mark.parametrize("doc", DOCS)
 def test_every_promise_names_a_test(doc):
     rows = promises(doc)
-    assert len(rows) > 15
-    assert [row for row in rows if not re.search(r"test_\w+`|, all tests of|^the same$", row[1])] == []
+    assert len(rows) >= DOCS[doc]
+    assert [row for row in rows if not re.search(r"test_\w+`", row[-1])] == []
 
 
-def test_every_promise_of_reliability_but_one_is_in_make_test_and_the_table_says_in_what_else():
-    late = []
-    for promise, tests, said in promises("reliability.md"):
+def test_every_row_of_reliability_is_checked_in_make_test():
+    for event, _, tests in promises("reliability.md"):
         sizes = {size for module, (name, *_) in references(tests) for size in sizes_of(module[name], module)}
-        assert said == ", ".join(size for size in SIZES if size in sizes), promise
-        late += [] if "test" in sizes else [promise.split(",")[0]]
-    assert late == ["a signal to one of several processes"]
+        assert "test" in sizes, event

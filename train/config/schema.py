@@ -93,7 +93,7 @@ class TrainConfig(Checked):
     )
     replicas: Count = field(
         1,
-        "How many seeds are trained together in one program, from `seed` on; see `docs/replicas.md`.",
+        "How many seeds are trained together in one program, from `seed` on; see `docs/training.md`.",
         sweep="--replicas",
     )
     rates: Annotated[tuple, Sentinel((), "that one alone"), Reader(_check_rates)] = field(
