@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,13 +27,14 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from attention.kernels.mlp.layers import Layers
 from attention.kernels.mlp.network import Fixed, Network, Operands, PairPlan
-from attention.kernels.sight import conditions, kept, tiles_of_keys, tiles_of_queries
+from attention.kernels.sight import conditions, kept, sees_all, tiles_of_keys, tiles_of_queries
 
 ROWS = 64  # of a warpgroup's matrix product
 TILE, ALONG_ROWS, ALONG_COLUMNS = plgpu.Layout.WGMMA, plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)
 BLOCK = (ROWS, ROWS)  # lengths are padded to multiples; tiles of columns are at most as wide
 WIDEST = 128  # the widest values whose sums fit in registers
 LOWEST = float(jnp.finfo(jnp.float32).min) / 2
+LOG_E = math.log2(math.e)
 
 
 def block_sizes(queries: int, keys: int, network: Network) -> tuple[int, int]:
@@ -42,7 +44,7 @@ def block_sizes(queries: int, keys: int, network: Network) -> tuple[int, int]:
 
 def columns_of(network: Network) -> int:
     """Counts the columns of a tile: as many as ptxas (12.9, sm_90a) gives registers without spills, of its 255."""
-    return 32 if len(network.units) == 1 or network.size < 8 else 16
+    return 64 if len(network.units) == 1 or network.size < 8 else 16
 
 
 def holds(network: Network) -> bool:
@@ -98,11 +100,12 @@ def backward(
         {"d_key": ((*lead, units, keys), jnp.float32), "d_value": ((*lead, keys, width), jnp.float32)},
         _parts("value", value),
     )
+    *weights, vector = _unflat(plan.network, d_weights.sum((0, -1)), operands.weights)
     return operands._replace(
-        query=d_query.mT,
-        key=d_key,
+        query=d_query.mT / LOG_E,
+        key=d_key / LOG_E,
         value=d_value[..., : operands.value.shape[-1]].astype(operands.value.dtype),
-        weights=_unflat(plan.network, d_weights.sum((0, -1)), operands.weights),
+        weights=(*(x / LOG_E for x in weights), vector),
     )
 
 
@@ -136,7 +139,8 @@ def cut(x: jax.Array, parts: int) -> list[jax.Array]:
 
 
 def _inputs(plan: PairPlan, operands: Operands, fixed: Fixed) -> dict[str, jax.Array]:
-    flat = [weight.reshape(len(weight), -1) for weight in operands.weights]
+    *weights, vector = operands.weights
+    flat = [weight.reshape(len(weight), -1) for weight in (*weights, vector * LOG_E)]
     inputs = {
         "offset": fixed.offset,
         "lengths": fixed.lengths,
@@ -184,7 +188,9 @@ def _launch(
         scratch_types=[*tile, sums, plgpu.Barrier(num_barriers=max(1, len(held)))],
         grid=(batch, heads, rows // ROWS),
         grid_names=("batch", "heads", "rows"),
-        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
+        compiler_params=plgpu.CompilerParams(
+            lowering_semantics=plgpu.LoweringSemantics.Lane, approx_math=plan.network.activation == "relu"
+        ),
     )
     return call(*inputs.values())
 
@@ -308,6 +314,21 @@ class _GpuTile:
 
     def masked(self, scores: jax.Array) -> jax.Array:
         """Sets scores that the mask excludes to the lowest score."""
+        whole = self._whole()
+        if isinstance(whole, bool):
+            return scores if whole else self._masked(scores)
+        return jax.lax.cond(whole, lambda: scores, lambda: self._masked(scores))
+
+    def _whole(self) -> Any:
+        """Tells whether the mask allows all pairs; False if that is not known."""
+        plan, ref = self.rows.plan, self.rows.ref
+        if "query_segments" in ref:
+            return False
+        ends = (self.rows.start, ROWS), (self.start, self.columns)
+        (query, queries), (key, keys) = ends if self.by_query else ends[::-1]
+        return sees_all(plan, ref["offset"][0] + query, key, (queries, keys), ref["lengths"][self.rows.b])
+
+    def _masked(self, scores: jax.Array) -> jax.Array:
         plan, ref, (query, key) = self.rows.plan, self.rows.ref, self.positions()
         needed = conditions(plan, ref["offset"][0], ref["lengths"][self.rows.b], query, key)
         if "query_segments" in ref:
@@ -367,7 +388,7 @@ def _forward_kernel(width: int, rows: _Rows, *_) -> None:
         total, highest, share = carry
         scores = tile.masked(tile.layers().scores()[0])
         higher = jnp.maximum(highest, scores.max(1))
-        shrink, shares = jnp.exp(highest - higher), jnp.exp(scores - tile.down(higher))
+        shrink, shares = jnp.exp2(highest - higher), jnp.exp2(scores - tile.down(higher))
         share = share * shrink + shares.sum(1)
         total = total * jax.lax.broadcast_in_dim(shrink, total.shape, (0,))
         return _add_product(total, tile.dropped(shares), wide), higher, share
@@ -376,14 +397,14 @@ def _forward_kernel(width: int, rows: _Rows, *_) -> None:
     total, highest, share = rows.loop(True, "value", visit, (_zeros(width), _zeros() + LOWEST / 2, _zeros()))
     share = jnp.where(share == 0, 1.0, share)
     rows.store("out", total / jax.lax.broadcast_in_dim(share, total.shape, (0,)))
-    rows.store("log_sum", highest + jnp.log(share))
+    rows.store("log_sum", highest + jnp.log2(share))
 
 
 def _query_kernel(rows: _Rows, gradient: list[Any], sums: _Sums) -> None:
     def visit(tile, wide, carry):
         layers = tile.layers()
         scores, held = layers.scores()
-        shares = jnp.exp(tile.masked(scores) - tile.down(rows.vector("log_sum")))
+        shares = jnp.exp2(tile.masked(scores) - tile.down(rows.vector("log_sum")))
         d_shares = tile.dropped(_outer_product(gradient, wide, tile.columns))
         d_scores = shares * (d_shares - tile.down(rows.vector("through_sum")))
         layers.gradients(d_scores, held, sums.add_unit, sums.add_weight)
@@ -398,7 +419,7 @@ def _key_kernel(width: int, rows: _Rows, value: list[Any], sums: _Sums) -> None:
     def visit(tile, wide, total):
         layers = tile.layers()
         scores, held = layers.scores()
-        shares = jnp.exp(tile.masked(scores) - tile.vector("log_sum"))
+        shares = jnp.exp2(tile.masked(scores) - tile.vector("log_sum"))
         total = _add_product(total, tile.dropped(shares), wide)
         d_shares = tile.dropped(_outer_product(value, wide, tile.columns))
         layers.gradients(shares * (d_shares - tile.vector("through_sum")), held, sums.add_unit, None)
