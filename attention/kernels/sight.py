@@ -1,6 +1,7 @@
 """What every kernel knows of a call when it is compiled, and with it which tiles see each other and which pairs."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -82,3 +83,22 @@ def conditions(plan: KernelPlan, offset: Any, length: Any, query: jax.Array, key
     """Lists what must hold for a query to see a key, by their numbers: causality, the window, and real keys."""
     real = [key < jnp.minimum(length, plan.keys)] if plan.limited else []
     return near(offset + query, key, plan.causal, plan.window) + real
+
+
+def sees_all(plan: KernelPlan, first: Any, start: Any, size: tuple[int, int], length: Any) -> Any:
+    """Tells whether causality, the window and real keys allow all pairs of a tile.
+
+    Args:
+      first: The position of its first query, the mask's offset counted.
+      start: Its first key.
+      size: Its queries and keys.
+      length: The number of real keys.
+    """
+    (queries, keys), needed = size, []
+    if plan.causal:
+        needed.append(start + keys - 1 <= first)
+    if plan.window:
+        needed += [first + queries - 1 - start < plan.window, start + keys - 1 - first < plan.window]
+    if plan.limited:
+        needed.append(start + keys <= jnp.minimum(length, plan.keys))
+    return functools.reduce(jnp.logical_and, needed) if needed else True

@@ -72,8 +72,8 @@ class Loop:
         return self != other and self.first <= other.first and other.last <= self.last
 
 
-def instructions(text: str) -> tuple[list[str], list[Loop]]:
-    """Reads the instructions of `nvdisasm -c`, and the loops: branches to an earlier label."""
+def instructions(text: str) -> tuple[list[str], list[Loop], list[Loop]]:
+    """Reads the instructions of `nvdisasm -c`, the loops (branches to an earlier label), and what branches skip."""
     found: list[str] = []
     labels: dict[str, int] = {}
     for line in text.splitlines():
@@ -82,13 +82,15 @@ def instructions(text: str) -> tuple[list[str], list[Loop]]:
         elif one := re.match(r"\s*/\*[0-9a-f]+\*/\s+(.*?);", line):
             found.append(one[1].strip())
     jumps = ((re.search(r"BRA\S* `\((\.L_x_\d+)\)", one), number) for number, one in enumerate(found))
-    return found, [Loop(labels[m[1]], n) for m, n in jumps if m and labels.get(m[1], n) < n]
+    ends = [(labels.get(jump[1], number), number) for jump, number in jumps if jump]
+    return found, [Loop(to, n) for to, n in ends if to < n], [Loop(n + 1, to - 1) for to, n in ends if to > n]
 
 
 def of_tile(text: str, trips: int) -> tuple[dict[str, float], float]:
     """Counts the instructions of one tile of pairs by kind, and the cycles of its matrix products.
 
     The tile's loop is the smallest that has exponentials and matrix products. Loops with floats in it visit units.
+    Masks, which a branch skips in most tiles, do not count.
 
     Args:
       text: The disassembled kernel.
@@ -97,7 +99,7 @@ def of_tile(text: str, trips: int) -> tuple[dict[str, float], float]:
     Raises:
       ValueError: There is no such loop.
     """
-    found, loops = instructions(text)
+    found, loops, skipped = instructions(text)
     opcodes = [re.sub(r"^@!?U?P\d+\s+", "", one).split()[0] for one in found]
     of = lambda loop: [x.split(".")[0] for x in opcodes[loop.first : loop.last + 1]]  # noqa: E731
     tiles = [loop for loop in loops if "MUFU" in of(loop) and {"HGMMA", "HMMA"} & set(of(loop))]
@@ -105,9 +107,13 @@ def of_tile(text: str, trips: int) -> tuple[dict[str, float], float]:
         raise ValueError("no loop has exponentials and matrix products")
     tile = min(tiles, key=lambda loop: loop.last - loop.first)
     units = [loop for loop in loops if tile.holds(loop) and "FFMA" in of(loop) + ["FFMA"] * ("FADD" in of(loop))]
+    compares = lambda part: {"ISETP", "FSEL"} <= {*of(part)} and not {"MUFU", "HGMMA", "HMMA"} & {*of(part)}  # noqa: E731
+    masks = [part for part in skipped if tile.holds(part) and compares(part)]
     counts: collections.Counter[str] = collections.Counter()
     products = 0.0
     for number in range(tile.first, tile.last + 1):
+        if any(part.first <= number <= part.last for part in masks):
+            continue
         often = trips if any(loop.first <= number <= loop.last for loop in units) else 1
         opcode = opcodes[number].split(".")[0]
         counts[KIND.get(opcode, "others")] += often
@@ -198,7 +204,7 @@ def contestants() -> Iterator[GpuCase]:
         network = Network(units, (True,) * (len(units) - 1), "relu")
         for dtype in ("float32", "bfloat16"):
             both = described.gradients(spec, "pallas")
-            yield GpuCase(spec, dtype, both, shapes, gpu.ROWS * gpu.columns_of(network), units[0])
+            yield GpuCase(spec, dtype, both, shapes, gpu.ROWS * gpu.columns_of(network, dtype == "bfloat16"), units[0])
     yield GpuCase(OF_JAX, "float16", _mosaic, (x, x, x), 64 * 128)
 
 
@@ -266,7 +272,8 @@ def table(result: dict[str, Any]) -> str:
             warps = f"{kernel['blocks'] * kernel['warps']} of 64"
             pairs = kernel["pairs"]
             counts = (f"{kernel['instructions'].get(kind, 0) * WARPS * WARP / pairs:.1f}" for kind in KINDS)
-            name = PASSES.get(kernel["name"], "forward")
+            alone = len(row["kernels"]) == 2 and kernel["name"] == "pair_d_key"
+            name = "backward" if alone else PASSES.get(kernel["name"], "forward")
             fixed = (kernel["registers"], kernel["spills"], kernel["shared"] // 1024, warps)
             lines.append((f"`{row['name']}`", row["dtype"], name, *fixed, *counts, f"{cycles[unit]:.4f}", unit))
     titles = ("", "", "pass", "registers", "bytes of spills", "KiB shared", "warps an SM")

@@ -95,13 +95,17 @@ def test_auto_takes_on_a_tpu_what_is_predicted_to_need_fewest_cycles(result, mon
             assert (chip, spec, tokens) not in STAYS or least != STAYS[chip, spec, tokens]
 
 
-# A loop over tiles of 6 instructions, in which another of 2 visits units; then a loop that waits.
+# A loop over tiles, in which another of 2 instructions visits units, and a branch skips masks; then a loop that waits.
 SASS = """
 .L_x_1:
         /*0000*/                   HGMMA.64x32x16.F32.BF16 R24, gdesc[UR24], RZ, !UPT ;
 .L_x_2:
         /*0010*/                   FFMA R2, R2, R8.reuse, R147 ;
         /*0020*/              @!P1 BRA `(.L_x_2) ;
+        /*0022*/               @P3 BRA `(.L_x_4) ;
+        /*0024*/                   ISETP.GT.AND P4, PT, R0, R61, PT ;
+        /*0026*/                   FSEL R11, R0, -1.7e+38, !P4 ;
+.L_x_4:
         /*0030*/              @!P0 MUFU.EX2 R2, R2 ;
         /*0040*/                   LDG.E R2, desc[UR6][R68.64] ;
         /*0050*/               @P1 BRA `(.L_x_1) ;
@@ -113,7 +117,7 @@ SASS = """
 
 def test_instructions_of_a_gpus_tile_are_counted_as_often_as_their_loops_run():
     counts, products = gpu.of_tile(SASS, trips=16)
-    assert counts == {"others": 1 + 16 + 1, "floats": 16, "exponentials": 1, "memory and shuffles": 1}
+    assert counts == {"others": 1 + 16 + 1 + 1, "floats": 16, "exponentials": 1, "memory and shuffles": 1}
     assert products == 64 * 32 * 16 / 2048
 
 

@@ -3,19 +3,20 @@
 It calls `plgpu.kernel`, because `pl.pallas_call` on a GPU lowers through Triton by default (jax 0.10 and 0.11), and its
 option for Mosaic is deprecated.
 
-A warpgroup has 64 rows, of queries (forward, and backward for queries and weights) or of keys (backward for keys and
-values), and passes over the columns in tiles. Everything about a pair is elementwise on (64, columns) registers, for
-one hidden unit after another (`gpu/layers.py`), with sums along columns only; gradients of units and weights are added
-up in shared memory. Only products with values and with the output's gradient run on tensor cores. Those take bfloat16:
-float32 is split into three bfloat16 terms, which hold all its bits, and the six products of terms that matter are
-summed in float32.
+A warpgroup has 64 rows, of queries or of keys, and passes over the columns in tiles. Everything about a pair is
+elementwise on (64, columns) registers, for one hidden unit after another (`layers.py`); powers are of 2, so scores are
+times log₂ e. Only products with values and with the output's gradient run on tensor cores. Those take bfloat16: float32
+is split into three bfloat16 terms, which hold all its bits, and the six products of terms that matter are summed in
+float32.
+
+The backward pass has keys as rows. Where queries have few units, it also sums over rows, for all gradients at once;
+some warpgroups then share the keys of a head, and each has a sum of its own. Else another pass has queries as rows.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,15 +25,26 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from attention.kernels.mlp.layers import Layers
+from attention.kernels.mlp.layers import factors_of
 from attention.kernels.mlp.network import Fixed, Network, Operands, PairPlan
-from attention.kernels.sight import conditions, kept, tiles_of_keys, tiles_of_queries
+from attention.kernels.mlp.warpgroup import (
+    HELD,
+    LOWEST,
+    ROWS,
+    InRegisters,
+    InShared,
+    TileRows,
+    columns_of,
+    count_sums,
+    transforms_of,
+    zeros,
+)
 
-ROWS = 64  # of a warpgroup's matrix product
-TILE, ALONG_ROWS, ALONG_COLUMNS = plgpu.Layout.WGMMA, plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)
 BLOCK = (ROWS, ROWS)  # lengths are padded to multiples; tiles of columns are at most as wide
 WIDEST = 128  # the widest values whose sums fit in registers
-LOWEST = float(jnp.finfo(jnp.float32).min) / 2
+LOG_E = math.log2(math.e)
+FEW = 8  # units of queries whose gradients the keys' pass sums too
+BUSY = 528  # warpgroups of that pass, more only for more sequences and heads: four for each SM of an H100
 
 
 def block_sizes(queries: int, keys: int, network: Network) -> tuple[int, int]:
@@ -40,33 +52,19 @@ def block_sizes(queries: int, keys: int, network: Network) -> tuple[int, int]:
     return BLOCK
 
 
-def columns_of(network: Network) -> int:
-    """Counts the columns of a tile: as many as ptxas (12.9, sm_90a) gives registers without spills, of its 255."""
-    return 32 if len(network.units) == 1 or network.size < 8 else 16
-
-
 def holds(network: Network) -> bool:
     """Tells whether the gradients of units and weights fit in 64 KB of shared memory."""
-    return _sums(network, weights=True) <= 256
-
-
-def _sums(network: Network, weights: bool) -> int:
-    """Counts the gradients of units and weights that a row of pairs sums up."""
-    return network.units[0] + weights * network.size
+    return count_sums(network, weighs=True) <= 256
 
 
 def forward(plan: PairPlan, operands: Operands, fixed: Fixed) -> tuple[jax.Array, jax.Array]:
     """Computes the output `(B, N, T', V)` and log-sum-exp `(B, N, T')`."""
     shape = operands.query.shape[:3]
     value = _widened(operands.value)
-    out, log_sums = _launch(
-        functools.partial(_forward_kernel, value.shape[-1]),
-        plan,
-        shape,
-        _inputs(plan, operands, fixed) | _parts("value", value),
-        {"out": ((*shape, value.shape[-1]), jnp.float32), "log_sum": (shape, jnp.float32)},
-        {},
-    )
+    inputs = _inputs(plan, operands, fixed) | _parts("value", value)
+    outputs = {"out": (*shape, value.shape[-1]), "log_sum": shape}
+    kernel = functools.partial(_forward_kernel, value.shape[-1])
+    out, log_sums = _launch(kernel, shape[-1], plan=plan, inputs=inputs, outputs=outputs, held={})
     return out[..., : operands.value.shape[-1]].astype(operands.value.dtype), log_sums
 
 
@@ -74,35 +72,31 @@ def backward(
     plan: PairPlan, operands: Operands, fixed: Fixed, out: jax.Array, log_sums: jax.Array, gradient: jax.Array
 ) -> Operands:
     """Computes the gradients of all operands."""
+    network, value_type = plan.network, operands.value.dtype
     through_sum = jnp.sum(gradient.astype(jnp.float32) * out.astype(jnp.float32), -1)
     value, gradient = _widened(operands.value), _widened(gradient)
     inputs = _inputs(plan, operands, fixed) | {"log_sum": log_sums, "through_sum": through_sum}
     inputs |= _parts("value", value) | _parts("gradient", gradient)
     (*lead, queries, units), keys, width = operands.query.shape, *value.shape[2:]
-    d_query, d_weights = _launch(
-        _query_kernel,
-        plan,
-        (*lead, queries),
-        inputs,
-        {
-            "d_query": ((*lead, units, queries), jnp.float32),
-            "d_weights": ((*lead, plan.network.size, queries), jnp.float32),
-        },
-        _parts("gradient", gradient),
-    )
-    d_key, d_value = _launch(
-        functools.partial(_key_kernel, width),
-        plan,
-        (*lead, keys),
-        inputs,
-        {"d_key": ((*lead, units, keys), jnp.float32), "d_value": ((*lead, keys, width), jnp.float32)},
-        _parts("value", value),
-    )
+    launch = functools.partial(_launch, plan=plan, inputs=inputs)
+    of_keys = {"d_key": (*lead, units, keys), "d_value": (*lead, keys, width)}
+    by_key, held = functools.partial(_key_kernel, width), _parts("value", value)
+    if units <= FEW:
+        groups = min(keys // ROWS, -(-BUSY // math.prod(lead)))
+        outputs = of_keys | {"d_weights": (*lead, network.size, keys), "d_query": (*lead, groups, units, queries)}
+        d_key, d_value, d_weights, d_query = launch(by_key, keys, outputs=outputs, held=held, groups=groups)
+        d_query = d_query.sum(2)
+    else:
+        d_key, d_value = launch(by_key, keys, outputs=of_keys, held=held)
+        outputs = {"d_query": (*lead, units, queries), "d_weights": (*lead, network.size, queries)}
+        d_query, d_weights = launch(_query_kernel, queries, outputs=outputs, held=_parts("gradient", gradient))
+    of_units, of_weights = factors_of(network, inputs["weights"])
+    *weights, vector = _unflat(network, d_weights.sum((0, -1)) * of_weights, operands.weights)
     return operands._replace(
-        query=d_query.mT,
-        key=d_key,
-        value=d_value[..., : operands.value.shape[-1]].astype(operands.value.dtype),
-        weights=_unflat(plan.network, d_weights.sum((0, -1)), operands.weights),
+        query=(d_query * of_units[None, ..., None]).mT / LOG_E,
+        key=d_key * of_units[None, ..., None] / LOG_E,
+        value=d_value[..., : operands.value.shape[-1]].astype(value_type),
+        weights=(*(x / LOG_E for x in weights), vector),
     )
 
 
@@ -136,7 +130,8 @@ def cut(x: jax.Array, parts: int) -> list[jax.Array]:
 
 
 def _inputs(plan: PairPlan, operands: Operands, fixed: Fixed) -> dict[str, jax.Array]:
-    flat = [weight.reshape(len(weight), -1) for weight in operands.weights]
+    *weights, vector = operands.weights
+    flat = [weight.reshape(len(weight), -1) for weight in (*weights, vector * LOG_E)]
     inputs = {
         "offset": fixed.offset,
         "lengths": fixed.lengths,
@@ -153,181 +148,75 @@ def _inputs(plan: PairPlan, operands: Operands, fixed: Fixed) -> dict[str, jax.A
 
 def _launch(
     kernel: Callable,
+    rows: int,
+    *,
     plan: PairPlan,
-    grid: tuple[int, int, int],
     inputs: dict[str, jax.Array],
-    outputs: dict[str, tuple[tuple[int, ...], Any]],
+    outputs: dict[str, tuple[int, ...]],
     held: dict[str, jax.Array],
+    groups: int = 0,
 ) -> Sequence[jax.Array]:
-    """Runs a kernel for each sequence, head and 64 rows; `held` inputs have a tile of rows in shared memory."""
-    batch, heads, rows = grid
+    """Runs a kernel for each sequence, head and 64 of so many rows.
+
+    Args:
+      outputs: The shapes of the float32 outputs.
+      held: The inputs of which a tile of rows is in shared memory.
+      groups: How many warpgroups share the rows of a head; 0 means one for each 64 rows.
+    """
+    weighs, transforms = "d_weights" in outputs, transforms_of(plan)
+    sums = count_sums(plan.network, weighs)
+    shared = [plgpu.SMEM((sums, ROWS), jnp.float32)] if sums > HELD else []
+    tiles = [plgpu.SMEM((ROWS, x.shape[-1]), x.dtype, transforms=transforms) for x in held.values()]
 
     def body(*refs):
         names = (*inputs, *outputs)
         ref = dict(zip(names, refs[: len(names)], strict=True))
-        *tiles, sums, barriers = refs[len(names) :]
-        place = tuple(jax.lax.axis_index(axis) for axis in ("batch", "heads", "rows"))
-        for index, (name, tile) in enumerate(zip(held, tiles, strict=True)):
-            source = ref[name].at[place[0], place[1], pl.ds(place[2] * ROWS, ROWS)]
-            plgpu.copy_gmem_to_smem(source, tile, barriers.at[index])
-        for index in range(len(held)):
-            plgpu.barrier_wait(barriers.at[index])
-        kernel(_Rows(plan, ref, *place), tiles, _Sums(sums, plan.network))
+        loaded, (*memory, barriers) = refs[len(names) :][: len(held)], refs[len(names) :][len(held) :]
+        b, n, group = (jax.lax.axis_index(axis) for axis in ("batch", "heads", "groups"))
+
+        def run(tile: Any) -> None:
+            for index, (name, there) in enumerate(zip(held, loaded, strict=True)):
+                source = ref[name].at[b, n, pl.ds(tile * ROWS, ROWS)]
+                plgpu.copy_gmem_to_smem(source, there, barriers.at[index])
+            for index in range(len(held)):
+                plgpu.barrier_wait(barriers.at[index])
+            kind = InShared if memory else InRegisters
+            kernel(TileRows(plan, ref, b, n, tile, group), loaded, kind(plan.network, weighs, *memory))
+
+        if not groups:
+            return run(group)
+        _clear(ref["d_query"].at[b, n, group])
+
+        def next_tile(step: Any, _: None) -> None:
+            run(group + step * groups)
+            plgpu.commit_smem()  # before the next tile takes the memory's place
+
+        jax.lax.fori_loop(0, pl.cdiv(rows // ROWS - group, groups), next_tile, None)
 
     body.__name__ = f"pair_{next(iter(outputs))}"  # what compilers and profiles call it
-    transforms = _transforms(plan.network)
-    sums = plgpu.SMEM((_sums(plan.network, "d_weights" in outputs), ROWS), jnp.float32)
-    tile = [plgpu.SMEM((ROWS, x.shape[-1]), x.dtype, transforms=transforms) for x in held.values()]
     call = plgpu.kernel(
         body,
-        out_type=[jax.ShapeDtypeStruct(*out) for out in outputs.values()],
-        scratch_types=[*tile, sums, plgpu.Barrier(num_barriers=max(1, len(held)))],
-        grid=(batch, heads, rows // ROWS),
-        grid_names=("batch", "heads", "rows"),
-        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
+        out_type=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in outputs.values()],
+        scratch_types=[*tiles, *shared, plgpu.Barrier(num_barriers=max(1, len(held)))],
+        grid=(*inputs["query"].shape[:2], groups or rows // ROWS),
+        grid_names=("batch", "heads", "groups"),
+        compiler_params=plgpu.CompilerParams(
+            lowering_semantics=plgpu.LoweringSemantics.Lane,
+            approx_math=plan.network.activation == "relu",  # of the powers; a tanh would lose half its digits
+            reduction_scratch_bytes=128 * columns_of(plan.network, plan.rounded),
+        ),
     )
     return call(*inputs.values())
 
 
-def _transforms(network: Network) -> tuple[Any, ...]:
-    """Chooses how bfloat16 lies in shared memory: with as wide a swizzle as a product over a tile's columns takes."""
-    columns = columns_of(network)
-    return plgpu.TilingTransform((8, columns)), plgpu.SwizzleTransform(2 * columns)
+def _clear(d_query: Any) -> None:
+    """Fills a warpgroup's gradient of the queries' units `(M, T)` with zeros."""
 
+    def clear(step: Any, _: None) -> None:
+        for unit in range(d_query.shape[0]):
+            d_query[unit, pl.ds(step * ROWS, ROWS)] = zeros()
 
-# jax 0.10 asks for an index beside the reference, jax 0.11 deprecates it.
-_WHOLE = () if inspect.signature(plgpu.load).parameters["idx"].default is not inspect.Parameter.empty else (None,)
-
-
-def _load(ref: Any, at: tuple[Any, ...], layout: Any) -> jax.Array:
-    return plgpu.load(ref.at[at], *_WHOLE, layout=layout, optimized=False)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Rows:
-    """The rows of a warpgroup: 64 rows of sequence b and head n."""
-
-    plan: PairPlan
-    ref: dict[str, Any]
-    b: Any
-    n: Any
-    tile: Any
-
-    @property
-    def start(self):
-        return self.tile * ROWS
-
-    def vector(self, name: str, *unit: Any) -> jax.Array:
-        """Loads an array along the rows `(64,)`, of one unit if there are several."""
-        at = (self.b, self.n, *unit, pl.ds(self.start, ROWS))
-        return _load(self.ref[name], at, ALONG_ROWS)
-
-    def weight(self, number: Any) -> jax.Array:
-        return self.ref["weights"][self.n if self.ref["weights"].shape[0] > 1 else 0, number]
-
-    def store(self, name: str, value: jax.Array, *unit: int) -> None:
-        self.ref[name][(self.b, self.n, *unit, pl.ds(self.start, ROWS))] = value
-
-    def loop(self, by_query: bool, wide: str, visit: Callable, carry: Any) -> Any:
-        """Runs `visit(tile, wide tiles in shared memory, carry)` over the tiles of columns that are not masked."""
-        columns = columns_of(self.plan.network)
-        first, last = (_key_tiles if by_query else _query_tiles)(self, columns)
-        refs = [ref for name, ref in self.ref.items() if name.startswith(f"{wide}_") and name[-1].isdigit()]
-        transforms = _transforms(self.plan.network)
-        spec = plgpu.BlockSpec((columns, refs[0].shape[-1]), lambda step: (first + step, 0), transforms=transforms)
-
-        def step(indices, *tiles_and_carry):
-            *tiles, carry = tiles_and_carry
-            return visit(_GpuTile(self, by_query, (first + indices[0]) * columns, columns), tiles, carry)
-
-        pipeline = plgpu.emit_pipeline(
-            step, grid=(last - first + 1,), in_specs=[spec] * len(refs), max_concurrent_steps=2, init_carry=carry
-        )
-        return pipeline(*(ref.at[self.b, self.n] for ref in refs))
-
-
-def _key_tiles(rows: _Rows, columns: int):
-    """Finds the first and last tile of keys that some query of the rows sees; at least one tile."""
-    plan, ref = rows.plan, rows.ref
-    found = tiles_of_keys(plan, rows.start, ROWS, ref["offset"][0], ref["lengths"][rows.b], columns)
-    return _at_least_one(*found, -(-plan.keys // columns))
-
-
-def _query_tiles(rows: _Rows, columns: int):
-    """Finds the first and last tile of queries that see some key of the rows; at least one tile."""
-    plan = rows.plan
-    found = tiles_of_queries(plan, rows.start, ROWS, rows.ref["offset"][0], columns)
-    return _at_least_one(*found, -(-plan.queries // columns))
-
-
-def _at_least_one(first, last, tiles: int):
-    first = jnp.minimum(first, tiles - 1)
-    return first, jnp.maximum(first, last)
-
-
-@dataclasses.dataclass(frozen=True)
-class _GpuTile:
-    """A tile of pairs: the rows, and the columns from `start` on."""
-
-    rows: _Rows
-    by_query: bool
-    start: Any
-    columns: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return ROWS, self.columns
-
-    def down(self, vector: jax.Array) -> jax.Array:
-        """Broadcasts a vector along the rows over columns."""
-        return jax.lax.broadcast_in_dim(vector, self.shape, (0,))
-
-    def across(self, vector: jax.Array) -> jax.Array:
-        """Broadcasts a vector along the columns over rows."""
-        return jax.lax.broadcast_in_dim(vector, self.shape, (1,))
-
-    def vector(self, name: str, *lead: Any) -> jax.Array:
-        """Loads a vector along the columns and broadcasts it over rows."""
-        at = (*(lead or (self.rows.b, self.rows.n)), pl.ds(self.start, self.columns))
-        return self.across(_load(self.rows.ref[name], at, ALONG_COLUMNS))
-
-    def positions(self) -> tuple[jax.Array, jax.Array]:
-        """Gives the index of each pair's query and key."""
-        row = self.rows.start + plgpu.broadcasted_iota(jnp.int32, self.shape, 0, layout=TILE)
-        column = self.start + plgpu.broadcasted_iota(jnp.int32, self.shape, 1, layout=TILE)
-        return (row, column) if self.by_query else (column, row)
-
-    def layers(self) -> Layers:
-        rows, names = self.rows, ("query", "key") if self.by_query else ("key", "query")
-
-        def sums(unit: Any) -> jax.Array:
-            across = self.vector(names[1], rows.b, rows.n, unit)
-            return self.down(rows.vector(names[0], unit)) + across
-
-        return Layers(rows.plan.network, sums, rows.weight, lambda: _zeros(self.columns))
-
-    def masked(self, scores: jax.Array) -> jax.Array:
-        """Sets scores that the mask excludes to the lowest score."""
-        plan, ref, (query, key) = self.rows.plan, self.rows.ref, self.positions()
-        needed = conditions(plan, ref["offset"][0], ref["lengths"][self.rows.b], query, key)
-        if "query_segments" in ref:
-            needed.append(self._segments("query_segments") == self._segments("key_segments"))
-        return functools.reduce(lambda x, allowed: jnp.where(allowed, x, LOWEST), needed, scores)
-
-    def _segments(self, name: str) -> jax.Array:
-        if (name == "query_segments") != self.by_query:
-            return self.vector(name, self.rows.b)
-        at = (self.rows.b, pl.ds(self.rows.start, ROWS))
-        return self.down(_load(self.rows.ref[name], at, ALONG_ROWS))
-
-    def dropped(self, x: jax.Array) -> jax.Array:
-        """Applies dropout, and scales the rest."""
-        plan, ref = self.rows.plan, self.rows.ref
-        if not plan.rate:
-            return x
-        sequence = ref["sequence"][self.rows.b, self.rows.n]
-        bits = kept(plan, (ref["seed"][0], ref["seed"][1]), sequence, *self.positions())
-        return jnp.where(bits, x / (1 - plan.rate), 0.0)
+    jax.lax.fori_loop(0, d_query.shape[1] // ROWS, clear, None)
 
 
 def _products(terms: int) -> list[tuple[int, int]]:
@@ -335,7 +224,7 @@ def _products(terms: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(terms) for j in range(terms - i)]
 
 
-def _add_product(total: jax.Array, weights: jax.Array, wide: list[Any]) -> jax.Array:
+def _add_product(total: jax.Array, weights: jax.Array, wide: Sequence[Any]) -> jax.Array:
     """Adds weights `(64, C)` times wide tiles `(C, V)` to the total."""
     terms = cut(weights, len(wide))
 
@@ -346,7 +235,7 @@ def _add_product(total: jax.Array, weights: jax.Array, wide: list[Any]) -> jax.A
     return pl.run_state(compute)(plgpu.ACC.init(total))
 
 
-def _outer_product(rows: list[Any], wide: list[Any], columns: int) -> jax.Array:
+def _outer_product(rows: Sequence[Any], wide: Sequence[Any], columns: int) -> jax.Array:
     """Multiplies row tiles `(64, V)` by transposed wide tiles `(C, V)`."""
 
     def compute(acc):
@@ -357,88 +246,55 @@ def _outer_product(rows: list[Any], wide: list[Any], columns: int) -> jax.Array:
     return pl.run_scoped(compute, plgpu.ACC((ROWS, columns), jnp.float32))
 
 
-def _zeros(width: int = 0) -> jax.Array:
-    shape = (ROWS, width) if width else (ROWS,)
-    return plgpu.layout_cast(jnp.zeros(shape, jnp.float32), TILE if width else ALONG_ROWS)
-
-
-def _forward_kernel(width: int, rows: _Rows, *_) -> None:
+def _forward_kernel(width: int, rows: TileRows, *_) -> None:
     def visit(tile, wide, carry):
         total, highest, share = carry
         scores = tile.masked(tile.layers().scores()[0])
         higher = jnp.maximum(highest, scores.max(1))
-        shrink, shares = jnp.exp(highest - higher), jnp.exp(scores - tile.down(higher))
+        shrink, shares = jnp.exp2(highest - higher), jnp.exp2(scores - tile.down(higher))
         share = share * shrink + shares.sum(1)
         total = total * jax.lax.broadcast_in_dim(shrink, total.shape, (0,))
         return _add_product(total, tile.dropped(shares), wide), higher, share
 
     # Half of the lowest score, so that a row without allowed keys has weights exp(lowest - half) = 0.
-    total, highest, share = rows.loop(True, "value", visit, (_zeros(width), _zeros() + LOWEST / 2, _zeros()))
+    total, highest, share = rows.loop(True, "value", visit, (zeros(width), zeros() + LOWEST / 2, zeros()))
     share = jnp.where(share == 0, 1.0, share)
     rows.store("out", total / jax.lax.broadcast_in_dim(share, total.shape, (0,)))
-    rows.store("log_sum", highest + jnp.log(share))
+    rows.store("log_sum", highest + jnp.log2(share))
 
 
-def _query_kernel(rows: _Rows, gradient: list[Any], sums: _Sums) -> None:
+def _query_kernel(rows: TileRows, gradient: Sequence[Any], sums: Any) -> None:
     def visit(tile, wide, carry):
-        layers = tile.layers()
+        layers, here = tile.layers(), sums.of(carry)
         scores, held = layers.scores()
-        shares = jnp.exp(tile.masked(scores) - tile.down(rows.vector("log_sum")))
+        shares = jnp.exp2(tile.masked(scores) - tile.down(rows.vector("log_sum")))
         d_shares = tile.dropped(_outer_product(gradient, wide, tile.columns))
         d_scores = shares * (d_shares - tile.down(rows.vector("through_sum")))
-        layers.gradients(d_scores, held, sums.add_unit, sums.add_weight)
-        return carry
+        layers.gradients(d_scores, held, here.add_unit, here.add_weight)
+        return here.after
 
-    sums.clear()
-    rows.loop(True, "value", visit, ())
-    sums.store(rows, "d_query", "d_weights")
+    sums.store(rows, rows.loop(True, "value", visit, sums.start()), "d_query", "d_weights")
 
 
-def _key_kernel(width: int, rows: _Rows, value: list[Any], sums: _Sums) -> None:
-    def visit(tile, wide, total):
-        layers = tile.layers()
+def _key_kernel(width: int, rows: TileRows, value: Sequence[Any], sums: Any) -> None:
+    """Also sums the gradients of weights and of the queries' units if there are outputs for them."""
+
+    def visit(tile, wide, carry):
+        total, before = carry
+        layers, here = tile.layers(), sums.of(before)
         scores, held = layers.scores()
-        shares = jnp.exp(tile.masked(scores) - tile.vector("log_sum"))
+        shares = jnp.exp2(tile.masked(scores) - tile.vector("log_sum"))
         total = _add_product(total, tile.dropped(shares), wide)
         d_shares = tile.dropped(_outer_product(value, wide, tile.columns))
-        layers.gradients(shares * (d_shares - tile.vector("through_sum")), held, sums.add_unit, None)
-        return total
 
-    sums.clear()
-    rows.store("d_value", rows.loop(False, "gradient", visit, _zeros(width)))
-    sums.store(rows, "d_key")
+        def unit(m: Any, x: jax.Array) -> None:
+            if "d_query" in rows.ref:
+                tile.add_along_rows("d_query", m, x)
+            here.add_unit(m, x)
 
+        layers.gradients(shares * (d_shares - tile.vector("through_sum")), held, unit, here.add_weight)
+        return total, here.after
 
-@dataclasses.dataclass(frozen=True)
-class _Sums:
-    """Sums along the rows in shared memory, `(M, 64)` for the units and behind them those for the weights.
-
-    A row is added to by the threads that hold it, and by no others.
-    """
-
-    ref: Any
-    network: Network
-
-    def clear(self) -> None:
-        for number in range(self.ref.shape[0]):
-            self.ref[number, :] = _zeros()
-
-    def add_unit(self, unit: Any, x: jax.Array) -> None:
-        """Adds to the gradient of a unit of the rows, after what was added before."""
-        plgpu.commit_smem()
-        self._add(unit, x)
-
-    def add_weight(self, number: Any, x: jax.Array) -> None:
-        """Adds to the gradient of a weight, at most once between two calls of `add_unit`."""
-        self._add(self.network.units[0] + number, x)
-
-    def _add(self, at: Any, x: jax.Array) -> None:
-        self.ref[at, :] = _load(self.ref, (at,), ALONG_ROWS) + x
-
-    def store(self, rows: _Rows, units: str, weights: str = "") -> None:
-        """Writes the sums to the outputs of these names."""
-        plgpu.commit_smem()
-        for number in range(self.ref.shape[0]):
-            unit = number - self.network.units[0]
-            at = (units, number) if unit < 0 else (weights, unit)
-            rows.store(at[0], _load(self.ref, (number,), ALONG_ROWS), at[1])
+    total, after = rows.loop(False, "gradient", visit, (zeros(width), sums.start()))
+    rows.store("d_value", total)
+    sums.store(rows, after, "d_key", "d_weights")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import Jaxpr, Literal
 from jax.extend.core.primitives import add_jaxvals_p, jit_p
 
@@ -48,14 +49,16 @@ class Layers:
         return loop(self._groups, add, self.empty()), None
 
     def gradients(
-        self, d_scores: jax.Array, held: list[jax.Array] | None, unit: Callable[..., None], weight: Callable | None
+        self, d_scores: jax.Array, held: list[jax.Array] | None, unit: Callable[..., None], weight: Callable[..., None]
     ) -> None:
-        """Hands on the gradients of units and weights, from those of the scores, each summed over the columns.
+        """Hands on the gradients of units and weights for each pair, from those of the scores.
+
+        What is the same for all pairs is left out where the last layer has one unit: `factors_of` has it.
 
         Args:
           held: What `scores` returned.
-          unit: Is given the number of a unit of the first layer, and its gradient `(R,)` that is to be added.
-          weight: The same for weights; None if nobody wants them.
+          unit: Is given the number of a unit of the first layer, and its gradient `(R, C)`.
+          weight: The same for weights.
         """
         if len(self.network.units) == 1:
             loop(self.network.units[0], lambda m, _: self._of_unit(m, d_scores, unit, weight), None)
@@ -65,36 +68,36 @@ class Layers:
             of = lambda group, _: self._of_group(group, self._second(group), d_scores, unit, weight)  # noqa: E731
             loop(self._groups, of, None)
 
-    def _of_unit(self, m: Any, d_scores: jax.Array, unit: Callable, weight: Callable | None) -> None:
+    def _of_unit(self, m: Any, d_scores: jax.Array, unit: Callable, weight: Callable) -> None:
         activated, pull = self._pull(self.sums(m))
-        if weight:
-            weight(m, (d_scores * activated).sum(1))
-        unit(m, pull(d_scores * self.weight(m)).sum(1))
+        weight(m, d_scores * activated)
+        unit(m, pull(d_scores))
 
     def _of_group(
-        self, group: Any, held: list[jax.Array], d_scores: jax.Array, unit: Callable, weight: Callable | None
+        self, group: Any, held: list[jax.Array], d_scores: jax.Array, unit: Callable, weight: Callable
     ) -> None:
         d_held = [self._of_output(k, x, d_scores, weight) for k, x in self._numbered(group, held)]
 
         def of_first(m: Any, _: None) -> None:
             activated, pull = self._pull(self.sums(m))
+            for k, x in self._numbered(group, d_held):
+                weight(self._mixing(k, m), x * activated)
+            if factored(self.network):
+                return unit(m, pull(d_held[0]))
             d_activated = self.empty()
             for k, x in self._numbered(group, d_held):
                 d_activated = d_activated + self.weight(self._mixing(k, m)) * x
-                if weight:
-                    weight(self._mixing(k, m), (x * activated).sum(1))
-            unit(m, pull(d_activated).sum(1))
+            unit(m, pull(d_activated))
 
         loop(self.network.units[0], of_first, None)
 
-    def _of_output(self, k: Any, x: jax.Array, d_scores: jax.Array, weight: Callable | None) -> jax.Array:
+    def _of_output(self, k: Any, x: jax.Array, d_scores: jax.Array, weight: Callable) -> jax.Array:
         """Computes the gradient of the sum of the second layer's output k."""
         activated, pull = self._pull(x)
-        gradient = pull(d_scores * self.weight(self._last(k)))
-        if weight:
-            weight(self._last(k), (d_scores * activated).sum(1))
-            if self.network.biased[0]:
-                weight(self._bias(k), gradient.sum(1))
+        weight(self._last(k), d_scores * activated)
+        gradient = pull(d_scores if factored(self.network) else d_scores * self.weight(self._last(k)))
+        if self.network.biased[0]:
+            weight(self._bias(k), gradient)
         return gradient
 
     def _second(self, group: Any) -> list[jax.Array]:
@@ -141,6 +144,22 @@ class Layers:
         """Applies the activation, and gives the function from its result's gradient to its argument's."""
         activated, pull = jax.vjp(self._activation, x)
         return activated, lambda gradient: plain(pull)(gradient)[0]
+
+
+def factored(network: Network) -> bool:
+    """Tells whether `factors_of` are not 1: the last layer has one unit, or there is no layer after the first."""
+    return len(network.units) == 1 or network.units[1] == 1
+
+
+def factors_of(network: Network, flat: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Gives what the gradients of units `(N, M)` and of weights `(N, P)` are multiplied by, of all weights `(N, P)`."""
+    units, ones = network.units[0], jnp.ones_like(flat)
+    if not factored(network):
+        return ones[:, :1], ones
+    if len(network.units) == 1:
+        return flat, ones
+    last = flat[:, -1:]
+    return flat[:, :units] * last, ones.at[:, :-1].multiply(last)
 
 
 def loop(count: int, step: Callable[[Any, Any], Any], carry: Any) -> Any:

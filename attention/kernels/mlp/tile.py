@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 
 from attention.kernels.mlp.network import PairPlan
 from attention.kernels.mlp.strips import STRIP, ByUnits, Stacked, form_of
-from attention.kernels.sight import conditions, kept
+from attention.kernels.sight import conditions, kept, sees_all
 
 LANES = 128
 
@@ -79,17 +79,9 @@ class TpuTile:
         plan, ref = self.plan, self.ref
         if "row_segments" in ref or "dense" in ref:
             return False
-        queries, keys = plan.block
-        first = ref["offset"][0] + (self.y if self.turned else self.x) * queries
-        start = (self.x if self.turned else self.y) * keys
-        conditions = []
-        if plan.causal:
-            conditions.append(start + keys - 1 <= first)
-        if plan.window:
-            conditions += [first + queries - 1 - start < plan.window, start + keys - 1 - first < plan.window]
-        if plan.limited:
-            conditions.append(start + keys <= jnp.minimum(ref["lengths"][self.b], plan.keys))
-        return functools.reduce(jnp.logical_and, conditions) if conditions else True
+        query, key = (self.y, self.x) if self.turned else (self.x, self.y)
+        first = ref["offset"][0] + query * plan.block[0]
+        return sees_all(plan, first, key * plan.block[1], plan.block, ref["lengths"][self.b])
 
     def allowed(self, row: Any, part: slice) -> jax.Array | None:
         """Tells which pairs of a part the mask allows."""
