@@ -23,6 +23,8 @@ from attention.kernels.sight import plan_of
 from attention.mesh import BATCH, HEADS, devices, free_axes, on_each_device, sequences_and_heads
 from attention.normaliser import SOFTMAX
 
+LOG_E = math.log2(math.e)  # scores times it are the exponents of powers of 2, which all kernels take
+
 
 def why_not(call: Call, platform: str = "") -> str:
     """Tells why the platform, or this machine, does not support the call; '' if it does."""
@@ -99,14 +101,14 @@ def _network(call: Call) -> Network:
 def _operands(call: Call, plan: PairPlan) -> Operands:
     per_head = call.form.vector.ndim == 2
     layers = [x for kernel, bias in call.form.layers for x in (kernel.mT, None if bias is None else bias[..., None])]
-    weights = [precise(x) for x in (*layers, call.form.vector[..., None]) if x is not None]
+    weights = [precise(x) for x in (*layers, call.form.vector[..., None] * LOG_E) if x is not None]
     query, key, value = (x.reshape(-1, *x.shape[-3:]).swapaxes(1, 2) for x in (call.query, call.key, call.value))
     return Operands(
         query=_padded(precise(query), plan, {-2: 0}),
         key=_padded(precise(key).mT, plan, {-1: 1}),
         value=_padded(value, plan, {-2: 1}),
         weights=tuple(x if per_head else x[None] for x in weights),
-        bias=None if call.bias is None else _padded(call.flat(precise(call.bias), 3), plan, {-2: 0, -1: 1}),
+        bias=None if call.bias is None else _padded(call.flat(precise(call.bias) * LOG_E, 3), plan, {-2: 0, -1: 1}),
     )
 
 
@@ -157,7 +159,9 @@ def _forward(plan: PairPlan, operands: Operands, fixed: Fixed):
 
 
 def _backward(plan: PairPlan, residuals, gradient: jax.Array):
-    return _kernels(plan.platform).backward(plan, *residuals, gradient), None
+    found = _kernels(plan.platform).backward(plan, *residuals, gradient)
+    scaled = jax.tree.map(lambda x: x / LOG_E, found)  # 2ˢ has the gradient 2ˢ / log₂ e
+    return scaled._replace(value=found.value), None
 
 
 _attend.defvjp(_forward, _backward)

@@ -4,7 +4,7 @@ It calls `plgpu.kernel`, because `pl.pallas_call` on a GPU lowers through Triton
 option for Mosaic is deprecated.
 
 A warpgroup has 64 rows, of queries or of keys, and passes over the columns in tiles. Everything about a pair is
-elementwise on (64, columns) registers, for one hidden unit after another (`layers.py`); powers are of 2, so scores are
+elementwise on (64, columns) registers, for one hidden unit after another (`layers.py`); powers are of 2, of scores
 times log₂ e. Only products with values and with the output's gradient run on tensor cores. Those take bfloat16: float32
 is split into three bfloat16 terms, which hold all its bits, and the six products of terms that matter are summed in
 float32.
@@ -42,7 +42,6 @@ from attention.kernels.mlp.warpgroup import (
 
 BLOCK = (ROWS, ROWS)  # lengths are padded to multiples; tiles of columns are at most as wide
 WIDEST = 128  # the widest values whose sums fit in registers
-LOG_E = math.log2(math.e)
 FEW = 8  # units of queries whose gradients the keys' pass sums too
 BUSY = 528  # warpgroups of that pass, more only for more sequences and heads: four for each SM of an H100
 
@@ -91,12 +90,11 @@ def backward(
         outputs = {"d_query": (*lead, units, queries), "d_weights": (*lead, network.size, queries)}
         d_query, d_weights = launch(_query_kernel, queries, outputs=outputs, held=_parts("gradient", gradient))
     of_units, of_weights = factors_of(network, inputs["weights"])
-    *weights, vector = _unflat(network, d_weights.sum((0, -1)) * of_weights, operands.weights)
     return operands._replace(
-        query=(d_query * of_units[None, ..., None]).mT / LOG_E,
-        key=d_key * of_units[None, ..., None] / LOG_E,
+        query=(d_query * of_units[None, ..., None]).mT,
+        key=d_key * of_units[None, ..., None],
         value=d_value[..., : operands.value.shape[-1]].astype(value_type),
-        weights=(*(x / LOG_E for x in weights), vector),
+        weights=_unflat(network, d_weights.sum((0, -1)) * of_weights, operands.weights),
     )
 
 
@@ -130,8 +128,7 @@ def cut(x: jax.Array, parts: int) -> list[jax.Array]:
 
 
 def _inputs(plan: PairPlan, operands: Operands, fixed: Fixed) -> dict[str, jax.Array]:
-    *weights, vector = operands.weights
-    flat = [weight.reshape(len(weight), -1) for weight in (*weights, vector * LOG_E)]
+    flat = [weight.reshape(len(weight), -1) for weight in operands.weights]
     inputs = {
         "offset": fixed.offset,
         "lengths": fixed.lengths,

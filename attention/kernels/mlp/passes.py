@@ -40,7 +40,7 @@ def forward_kernel(tile: TpuTile, visible: Any, at: tuple[Any, Any]) -> None:
         total = ref["total"][...].sum(-1, keepdims=True)
         total = jnp.where(total == 0, 1.0, total)
         ref["out"][...] = (ref["sum"][...] / (total * (1 - plan.rate))).astype(ref["out"].dtype)
-        ref["log_sum"][...] = ref["highest"][:, :1] + jnp.log(total)
+        ref["log_sum"][...] = ref["highest"][:, :1] + jnp.log2(total)
 
 
 def _shares(tile: TpuTile, row: Any, whole: bool) -> list[jax.Array]:
@@ -51,7 +51,7 @@ def _shares(tile: TpuTile, row: Any, whole: bool) -> list[jax.Array]:
     scores = [tile.finish(x, row, part, whole) for x, part in zip(scores, tile.parts, strict=True)]
     before = ref["highest"][rows, :]
     highest = jnp.maximum(before, functools.reduce(jnp.maximum, scores).max(-1, keepdims=True))
-    shrink, shares = jnp.exp(before - highest), [jnp.exp(x - highest) for x in scores]
+    shrink, shares = jnp.exp2(before - highest), [jnp.exp2(x - highest) for x in scores]
     ref["highest"][rows, :] = highest
     ref["total"][rows, :] = ref["total"][rows, :] * shrink + functools.reduce(jnp.add, shares)
     ref["sum"][rows, :] = ref["sum"][rows, :] * shrink[:, :1]
@@ -134,7 +134,7 @@ def _through_softmax(
 ) -> tuple[jax.Array, jax.Array]:
     """Computes the weights of a part, after dropout, and the gradient of its scores."""
     ref, rate, rows = tile.ref, tile.plan.rate, pl.ds(row, STRIP)
-    shares = jnp.exp(tile.finish(scores, row, part, whole) - ref["log_sum"][:, part])
+    shares = jnp.exp2(tile.finish(scores, row, part, whole) - ref["log_sum"][:, part])
     dropped, through = shares, ref["d_shares"][rows, part]
     if rate:
         kept = tile.kept(row, part)
