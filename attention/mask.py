@@ -18,13 +18,13 @@ BY_TOKEN = {*BY_POSITION, "segments"}  # and those that a state honours, which i
 
 
 def near(query: jax.Array, key: jax.Array, causal: bool, window: int) -> list[jax.Array]:
-    """Lists the conditions of causality and of a window on positions that broadcast to pairs; maybe none."""
+    """Lists the conditions that causality and a window put on positions that broadcast to pairs; there may be none."""
     conditions = [key <= query] if causal else [key - query < window] if window else []
     return conditions + ([query - key < window] if window else [])
 
 
 def keys_in_sight(first: int | jax.Array, queries: int, causal: bool, window: int) -> Bounds:
-    """Finds the first and the last position that some of the `queries` from `first` on may see; None is no bound."""
+    """Finds the first and the last position that some of the `queries` from `first` on may see; None means no bound."""
     last = first + queries - 1
     return first - window + 1 if window else None, last if causal else last + window - 1 if window else None
 
@@ -197,7 +197,7 @@ class Mask:
 
 
 def in_blocks(x: Array, size: int) -> Array:
-    """Cuts `(…, S)` into blocks `(…, C, size)`; what the last one lacks is 0 or False."""
+    """Cuts `(…, S)` into blocks `(…, C, size)`; the last one is filled with 0 or False."""
     padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % size)])
     return padded.reshape(*x.shape[:-1], padded.shape[-1] // size, size)
 

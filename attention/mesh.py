@@ -75,7 +75,7 @@ def devices(*names: str) -> int:
 
 
 def kernel_platform(on_gpu: bool) -> str:
-    """Names the platform of kernels for what is compiled for: `tpu`, `gpu` if they are for that GPU, else ''.
+    """Names the platform whose kernels serve the device that is compiled for: `tpu`, `gpu` if they support it, else ''.
 
     On a CPU it is `interpret`.
     """

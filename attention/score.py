@@ -31,13 +31,13 @@ class Traits:
     """What a mechanism says of itself; the defaults are those of a function of one pair.
 
     Attributes:
-      causal: Whether it compares a query with its past alone, within one sequence.
+      causal: Whether it compares a query only with its past, within one sequence.
       one_sequence: Whether queries and keys are of one sequence, for another reason.
       reads_query: Whether the contents of queries count; if only their number does, a mechanism has `query='none'`.
       reads_key: Whether there are keys; if not, a mechanism has `key='none'` and the keys are None.
       reads_source: Whether prepared keys need the layer's inputs, which a cache of latents does not keep.
       ties_values: Whether the prepared keys can also be the values.
-      keeps_keys: Whether prepared keys are the keys themselves but for their turn, so that one cache can hold both.
+      keeps_keys: Whether prepared keys are the keys themselves apart from rotation, so that one cache can hold both.
       in_parts: Whether devices can hold parts of a sequence's keys: no state or sum goes on from token to token.
       own_loss: Whether it has a loss of its own in training, `Mixer.own_loss`.
       kernels: The implementations that serve it beside `reference` and `xla`.
@@ -127,7 +127,7 @@ class Mixer(Checked):
 
     @property
     def implementations(self) -> tuple[str, ...]:
-        """Names those that support it with its options; cuDNN has the softmax alone."""
+        """Names the implementations that support it with its options; cuDNN has only the softmax."""
         if not self.weighing.in_tiles:
             return ("reference", "xla")
         kernels = (name for name in self.traits.kernels if name != "cudnn" or self.normaliser == "softmax")
@@ -203,7 +203,7 @@ class Score(Mixer):
         """Computes the score of one prepared query and one prepared key of one head, at least in float32.
 
         Args:
-          params: The arrays that `parameters` declares; of those over heads or pairs the part of this head and pair.
+          params: The arrays that `parameters` declares; those over heads or pairs as the part for this head and pair.
           query: What `prepare_query` gives for one token and head, `(H,)` by default; None if it reads no queries.
           key: What `prepare_key` gives, likewise.
           at: The positions and the head.
@@ -213,7 +213,7 @@ class Score(Mixer):
     def form(self, params: Params, query: Any, key: Any) -> Form:
         """Gives a form of the scores of prepared queries and keys that has kernels of its own, if there is one.
 
-        That is dot products of some vectors, or an MLP on q + k, up to what the normaliser ignores.
+        It is dot products of some vectors, or an MLP on q + k, up to terms that the normaliser ignores.
         """
         return None
 

@@ -4,7 +4,7 @@
     items =  item {"|" item}
     item  =  name ["(" option "=" literal {"," option "=" literal} ")"] ["*" count]
 
-A name may be of a file, such as `my.py:Mine`; all else is Python, of which nothing is evaluated.
+A name may be that of a file's object, such as `my.py:Mine`. All else is Python, and nothing of it is evaluated.
 """
 
 import ast

@@ -41,7 +41,7 @@ from benchmarks.compilers import gpu
 from benchmarks.device import report as device
 from benchmarks.llama import __main__ as llama
 from benchmarks.peers import agreement
-from docs import address, choices
+from docs import address, choices, families
 from studies import declared, digits, kept, ledger, manual, precision, replication, runs, translations
 from train import cli, mechanisms
 
@@ -118,6 +118,8 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
         yield f"translation {name}", lambda name=name: translations.table(load(name)["runs"])
     yield "wikitext2 in short", wikitext2_in_short
     yield "caches", caches
+    for family in sorted({*families.families()} - {"channels"}):
+        yield f"costs {family}", lambda family=family: families.table(family)
     yield "parity", lambda: parity(load("parity")["families"])
     yield "channel attention", lambda: channel_attention(load("cnn_digits")["runs"])
     yield "tour", tour

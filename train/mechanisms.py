@@ -54,7 +54,7 @@ def table(specs: list[str], width: int, heads: int, length: int) -> str:
     if min(width, heads, length) < 1:
         raise UsageError(f"Sizes must be at least 1, but width={width}, heads={heads}, length={length}.")
     mechanisms = {spec: resolve(spec, 1)[0] for spec in specs}
-    pieces = [(spec, _projections(mechanism), _score(spec, mechanism)) for spec, mechanism in mechanisms.items()]
+    pieces = [(spec, projections(mechanism), _score(spec, mechanism)) for spec, mechanism in mechanisms.items()]
     costs = []
     for spec, mechanism in mechanisms.items():
         parameters, cost = layer_parameters(mechanism, width, heads, length), mechanism.cost(length, width, heads)
@@ -64,7 +64,7 @@ def table(specs: list[str], width: int, heads: int, length: int) -> str:
     return "\n\n".join([textwrap.fill(head, 80), _aligned([PIECES, *pieces]), _aligned([COSTS, *costs])])
 
 
-def _projections(mechanism: Mechanism) -> str:
+def projections(mechanism: Mechanism) -> str:
     """Lists the projections in order and counts equal neighbours: `linear, 2 mlp, linear`."""
     pieces = (mechanism.query, mechanism.key, mechanism.value, mechanism.out)
     counted = [(name, len(list(same))) for name, same in itertools.groupby(pieces)]

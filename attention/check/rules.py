@@ -30,9 +30,9 @@ def equals_the_reference(case: Subject, name: str) -> None:
 
 
 def equals_the_reference_under_other_masks(case: Subject, name: str) -> None:
-    """They do so with fewer key heads, other lengths, and every other mask with a bias and dropout.
+    """They do so with fewer key heads, at other lengths, and under every other mask with a bias and dropout.
 
-    The bits of dropout are a function of key and position, so the same for all implementations.
+    The bits of dropout depend only on key and position, so they are the same for all implementations.
     """
     if not case.needs_causal:
         fewer = inputs(5, LENGTH, 2 if case.grouped else HEADS)
@@ -59,7 +59,7 @@ def _compare(case: Subject, name: str, arrays: Arrays, mask: Mask, **options: An
 def uses_every_weight_and_input(case: Subject) -> None:
     """Every parameter and every input that it reads has a gradient, or gradients would be compared where all are 0.
 
-    Some parameters have it by the mechanism's own loss alone.
+    Some parameters get theirs from the mechanism's own loss alone.
     """
     _, (weights, *arrays) = case.outcome("reference", inputs(), case.weights(), causal_mask())
     # The last bias of an MLP's shared weights shifts all scores of a row alike.
@@ -96,7 +96,7 @@ def is_close_in_bfloat16(case: Subject, name: str) -> None:
 
 
 def is_causal(case: Subject, name: str) -> None:
-    """Under a causal mask no output has a gradient by a later key or value."""
+    """Under a causal mask no output has a gradient with respect to a later key or value."""
     token = 3
     direction = jnp.zeros((2, LENGTH, HEADS, 1)).at[:, token].set(1.0) * inputs(seed=5)[0]
     mask = causal_mask((LENGTH, LENGTH))
@@ -134,7 +134,7 @@ def gives_zeros_where_nothing_is_seen(case: Subject, name: str) -> None:
 
 
 def takes_padding_as_truncation(case: Subject, name: str) -> None:
-    """Padded keys are as if they were not there; under a causal mask the first queries see no more than is left."""
+    """Padded keys act as if they were not there; under a causal mask the first queries see no more than is left."""
     query, key, value = inputs()
     weights = case.weights()
     out, _ = case.outcome(name, (query, key, value), weights, causal_mask((4, 4)))
@@ -142,7 +142,10 @@ def takes_padding_as_truncation(case: Subject, name: str) -> None:
 
 
 def depends_on_order_where_it_says(case: Subject, name: str) -> None:
-    """Queries are equivariant, keys with their values invariant, exactly where they must be; causal is neither."""
+    """Permuting queries permutes outputs, and permuting keys with values changes nothing, where it says so.
+
+    Under a causal mask neither holds.
+    """
     query, key, value = inputs()
     shuffled, weights = (key[:, ORDER], value[:, ORDER]), case.weights()
 
@@ -180,7 +183,7 @@ def gives_causal_weights(case: Subject, name: str) -> None:
 
 
 def drops_weights(case: Subject) -> None:
-    """Dropout is of the weights, and scales those that are kept."""
+    """Dropout zeroes weights, and scales those that it keeps."""
     arrays, weights, key = inputs(), case.weights(), jax.random.key(1)
     _, given = case.run("reference", arrays, weights, return_weights=True)
     dropped = case.run("auto", arrays, weights, dropout_rate=0.3, dropout_key=key)

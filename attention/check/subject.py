@@ -28,8 +28,8 @@ class Subject:
     """One mechanism with one choice of options.
 
     Attributes:
-      call: From (weights, query, key, value, **options) to what the function returns.
-      shapes: Of its weights; LENGTH is the most tokens.
+      call: Maps (weights, query, key, value, **options) to what the function returns.
+      shapes: The shapes of its weights; LENGTH is the most tokens.
       implementations: Those that must serve it, besides `reference`.
       masks: Kinds that it honours.
       grouped: Whether fewer key heads than query heads are supported.
@@ -82,7 +82,7 @@ class Subject:
     def outcome(
         self, implementation: str, arrays: Arrays, weights: dict, mask: Mask | None = None, *, direction=None, **options
     ) -> tuple[jax.Array, Any]:
-        """Computes the output, and gradients of output · direction by weights, query, key and value.
+        """Computes the output, and the gradients of output · direction for weights, query, key and value.
 
         It is compiled once for each kind of mask and options; what they hold may change.
         """
@@ -139,7 +139,7 @@ def subject_of(score: Mixer, **options: Any) -> Subject:
 
 
 def tells_positions(score: Mixer) -> bool:
-    """Tells whether a score has tables over positions, or `pair` gives the same query and key another number there."""
+    """Tells whether a score has tables over positions, or `pair` gives a query and a key another number elsewhere."""
     if not isinstance(score, Score) or type(score).pair is Score.pair:
         return False
     declared = score.parameters(SIZES)

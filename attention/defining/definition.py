@@ -25,7 +25,7 @@ _SOURCE = jax.ShapeDtypeStruct((_TOKENS, SIZES.model), jnp.float32)
 
 
 class Declared(dict):
-    """The arrays of a mechanism, of which one that it has not declared is a mistake that is named."""
+    """The arrays of a mechanism; reading one that it has not declared raises an error that names it."""
 
     def __init__(self, title: str, arrays: Params):
         super().__init__(arrays)
@@ -38,8 +38,8 @@ class Declared(dict):
 def check_definition(mixer: Any) -> None:
     """Raises UsageError unless an object is a mechanism that can be computed, in a sentence that says what is wrong.
 
-    A score's `pair`, or a recurrence's `write` and `read`, are called once with abstract arrays. That a mechanism is
-    not for the sizes of this call is no mistake.
+    A score's `pair`, or a recurrence's `write` and `read`, are called once with abstract arrays. It is no
+    mistake if a mechanism does not support the sizes of this call.
     """
     check_kind(mixer)
     _check_once(mixer)
@@ -104,9 +104,9 @@ def reads_source(mixer: Mixer) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def knows_absolute_positions(mixer: Mixer) -> bool:
-    """Tells whether rotary positions make the output depend on where a sequence starts, which those of q·k do not.
+    """Tells whether rotary positions make the output depend on where a sequence starts, as scores of q·k do not.
 
-    The turn cancels where queries and keys meet in products q·k, or in distances ‖q − k‖, alone.
+    The rotation cancels only where queries and keys meet in products q·k or in distances ‖q − k‖.
     """
     if not _takes_sizes(mixer):
         return False

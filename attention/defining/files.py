@@ -1,4 +1,4 @@
-"""Mechanisms of a user's file, such as `my.py:Laplacian`. A file is code: only one that the user has named is run."""
+"""Mechanisms from a user's file, such as `my.py:Laplacian`. A file is code: it runs only if the user has named it."""
 
 import functools
 import hashlib
@@ -19,7 +19,7 @@ _FILE = re.compile(r"(?:--code=)?([^=:]+\.py)")
 
 
 def is_of_file(name: str) -> bool:
-    """Tells whether a mechanism's name is that of one in a file."""
+    """Tells whether a name is that of a mechanism in a file, such as `my.py:Mine`."""
     return ".py:" in name
 
 
@@ -86,7 +86,7 @@ def _module(path: Path, text: str) -> ModuleType:
 
 
 def texts(names: Iterable[str]) -> dict[str, str]:
-    """Reads the files of those names that are of files, by the file's own name; a run keeps them.
+    """Reads the files of names such as `my.py:Mine`, by the file's own name; a run keeps them.
 
     Raises:
       UsageError: two files have one name.

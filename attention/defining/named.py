@@ -1,4 +1,4 @@
-"""Scores and recurrences by name: a class in small letters, as `soft_cap(cap=30.0)`, or one of a file, `my.py:Mine`."""
+"""Scores and recurrences by name: a class in small letters, as `soft_cap(cap=30.0)`, or one in a file, `my.py:Mine`."""
 
 import functools
 import importlib
@@ -75,7 +75,7 @@ def advance(
     state: Any = None,
     **options: Any,
 ) -> tuple[jax.Array, Any]:
-    """Calls `attention.score.advance`, by which a recurrence goes on from a state, with it or a string that names it.
+    """Calls `attention.score.advance`, which continues a recurrence, or a string that names one, from a state.
 
     Args:
       mixer: Such as `GatedDelta()` or `'gated_delta'`.

@@ -20,13 +20,13 @@ PLAIN = (bool, int, float, str)
 
 @dataclasses.dataclass(frozen=True)
 class Learned:
-    """A learned array of a pair's function.
+    """An array that a function of a pair learns.
 
     Attributes:
       init: Its initial number, or an initialiser `(key, shape, dtype)`.
       shape: Its axes, whole numbers or `'head'`, which is the width H of a head.
       positive: Whether its logarithm is learned, so that it stays above 0.
-      over: What further axes count in front of these.
+      over: What the axes in front of these count.
     """
 
     init: Number | Initialiser
@@ -51,7 +51,7 @@ class Learned:
 
 
 def per_head(init: Number | Initialiser, *shape: int | str, positive: bool = False) -> Learned:
-    """Declares a learned number of each head, or an array of this shape of each head.
+    """Declares a learned number for each head, or an array of this shape for each head.
 
     Args:
       init: Where it starts, or an initialiser `(key, shape, dtype)` of the whole array, heads first.
@@ -78,7 +78,7 @@ def pair(function: Any) -> type[Score]:
     `laplacian(scale=2.0)`. The class is as if written by hand: `attention.attend(laplacian(), ...)`.
 
     Raises:
-      UsageError: the function is not one of a pair; it says what is wrong.
+      UsageError: the function is not one of a pair; the message says what is wrong.
     """
     learned, options = _arguments(function)
 

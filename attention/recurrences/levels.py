@@ -22,7 +22,7 @@ def level(query: jax.Array, key: jax.Array, levels: int) -> jax.Array:
 
 
 def wrapped(place: jax.Array, levels: int) -> jax.Array:
-    """Takes what counts of the position of the next token: how often 2 divides it, up to the last level."""
+    """Reduces the next token's position to what matters: how often 2 divides it, up to the last level."""
     return place % 2 ** max(levels - 2, 0)
 
 

@@ -27,7 +27,7 @@ class LogLinear(StateSpace):
     may surround it is as in `state_space`.
 
     Attributes:
-      levels: How many there are. The last is of all tokens before the block of 2^(levels − 2) that the query is in.
+      levels: The number of levels. The last has all tokens before the block of 2^(levels − 2) that the query is in.
     """
 
     levels: Count = 15
@@ -35,7 +35,7 @@ class LogLinear(StateSpace):
     quick_steps = False
 
     def parameters(self, sizes: Sizes) -> dict[str, Parameter]:
-        """Declares those of `state_space`, W_λ and s."""
+        """Declares the arrays of `state_space`, W_λ and s."""
         scale = Parameter((sizes.heads, self.levels), initializers.ones)
         return super().parameters(sizes) | {"level_kernel": projection(sizes, self.levels), "level_scale": scale}
 

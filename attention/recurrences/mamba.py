@@ -29,7 +29,7 @@ class Mamba3(Surrounded):
     with a = max(softplus(w_a·x), 10⁻⁴), Δ as in `state_space` and λ = σ(w_λ·x) are of each head; the rates
     θ = π tanh(W_θ x) of the pairs are of all. Keys and queries are over their root mean square, with a learned scale,
     and a learned bias of each head. The published layer has `groups=1, state=128, skip=True`, and
-    `gate='norm_first', epsilon=1e-5` where it norms; without, its gate has no norm.
+    `gate='norm_first', epsilon=1e-5` where it norms; otherwise its gate has no norm.
     """
 
     title = "Mamba-3"
@@ -94,7 +94,7 @@ class Mamba3(Surrounded):
         return out, (after, *(last_token(x, y, real) for x, y in zip(new, last, strict=True)))
 
     def oracle(self, weights: Any, head: int, state: Any, source: Any, key: Any, value: Any, query: Any) -> Any:
-        """Takes a step in NumPy as the published one, with keys and queries turned by the sum of all angles."""
+        """Takes a step in NumPy as the published code does, with keys and queries turned by the sum of all angles."""
         kept, last_key, last_value, *angles = state
         step = np.log1p(np.exp(source @ weights["step_kernel"][:, head] + weights["step_bias"][head]))
         rate = max(np.log1p(np.exp(source @ weights["forget_kernel"][:, head])), 1e-4)

@@ -38,10 +38,10 @@ CHUNK, NARROW_CHUNK = 64, 16  # tokens; the latter where each column fades by it
 
 
 class Marks(NamedTuple):
-    """What a mask says of the tokens that are written.
+    """What a mask says about the tokens that are written.
 
     Attributes:
-      real: Whether each is no padding, `(*B, S)`; None if all are real.
+      real: Whether each token is real, not padding, `(*B, S)`; None if all are real.
       starts: Whether a segment begins with it, `(*B, S)`, so that the state is empty before; None without segments.
     """
 

@@ -53,7 +53,7 @@ class Surrounded(Recurrence):
 
     @property
     def traits(self) -> Traits:
-        """Keeps to one sequence where it looks at the query's own token or those before."""
+        """Restricts it to one sequence if it looks at the query's own token or those before."""
         return dataclasses.replace(CHUNKED, one_sequence=bool(self.conv or self.gate or self.skip))
 
     def widths(self, heads: int, groups: int, head: int) -> dict[str, tuple[int, int]]:
@@ -180,7 +180,7 @@ class Surrounded(Recurrence):
 def convolved(wide: jax.Array, taps: jax.Array, runs: jax.Array | None) -> jax.Array:
     """Convolves each number of tokens `(*B, L, N, H)` with taps `(n, N, H)`, which gives L − n + 1 tokens.
 
-    What is of another run of one segment than the last of the n tokens counts as zeros.
+    Of the n tokens, those outside the last one's run of its segment count as zeros.
     """
     before = len(taps) - 1
     rows = (_seen(wide, tap, wide.shape[-3] - before, runs, slice(before, None)) for tap in range(len(taps)))

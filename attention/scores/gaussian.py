@@ -91,7 +91,7 @@ class Gaussian(Score):
 
     @property
     def traits(self) -> Traits:
-        """Adds cuDNN where scores are dot products alone, as it would round a bias of keys; a decay is of the past."""
+        """Adds cuDNN for plain dot products, as it would round a bias of keys; a decay needs a causal mask."""
         products = self.squared and self.normalise and not self.decay
         return Traits(causal=self.decay > 0, kernels=PRODUCTS if products else Traits.kernels)
 

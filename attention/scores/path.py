@@ -35,11 +35,11 @@ class Path(Mixer):
     """score = q_iᵀ A_i … A_{j+1} k_j/√H under a softmax, with A_s = I − β_s w_s w_sᵀ of each token.
 
     w = silu(conv(U D x)), divided by its norm, with D of `rank` rows and a causal convolution of 3 tokens; and
-    β = 2 σ(B x + b). These are the `PaTHAttention` of flash-linear-attention, but of each head of queries also where
+    β = 2 σ(B x + b). These are the `PaTHAttention` of flash-linear-attention, but for each query head, even where
     heads share keys.
 
     Attributes:
-      rank: The numbers of a token from which w is projected, and which a cache keeps in its place.
+      rank: How many numbers of a token w is projected from; a cache keeps these in its place.
       forget: Whether Σ_{s=j+1..i} log σ(F x_s + f), over √H as in the published code, is added (PaTH-FoX).
     """
 

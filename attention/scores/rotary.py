@@ -18,7 +18,7 @@ class Scaling(Checked):
     """Base of the rules that stretch rotary positions beyond the length of a pretraining.
 
     Attributes:
-      factor: How many times as many tokens.
+      factor: How many times as long sequences become.
     """
 
     factor: Positive = 1.0

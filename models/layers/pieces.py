@@ -133,7 +133,7 @@ class AttentionPieces(nn.Module):
         return width // self.heads
 
     def sizes(self, width: int, source_width: int = 0) -> Sizes:
-        """Collects the sizes of the score, whose heads have the part that alone turns, if there is one."""
+        """Collects the sizes of the score, whose heads include the part that alone is rotated, if there is one."""
         head = self.head_width(width) + self.mechanism.rotary
         return Sizes(source_width or width, self.heads, head, self.length)
 
@@ -143,7 +143,7 @@ class AttentionPieces(nn.Module):
         return None if self.mechanism.rotary else self.rotary
 
     def query_rotary(self, width: int) -> Rotary | None:
-        """Chooses the rotary positions of queries; of a part beside a latent the default ones, if none are given."""
+        """Chooses the rotary positions of queries; a part beside a latent has the defaults if none are given."""
         part = self.mechanism.rotary
         if not part:
             return self.rotary
@@ -153,8 +153,8 @@ class AttentionPieces(nn.Module):
     def absorbs(self, tokens: int, width: int) -> bool:
         """Tells whether new tokens read a cache of latents as it is, without keys and values of each head.
 
-        That is for products alone: scores that are dot products, and linear projections without biases. Of more tokens
-        than a head is wide, the projection of all slots to heads takes fewer operations.
+        That is for products alone: scores that are dot products, and linear projections without biases. For more tokens
+        than a head is wide, projecting all slots to heads takes fewer operations.
         """
         mechanism = self.mechanism
         products = isinstance(mechanism.score, DotProduct) and mechanism.score.traits.keeps_keys

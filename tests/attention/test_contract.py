@@ -142,7 +142,7 @@ def test_the_command_says_what_holds_and_what_is_broken(tmp_path, monkeypatch, c
     monkeypatch.setattr(program, "OF_A_FORM", (rules.is_causal,))
     assert program.main(["my.py:right"]) == 0
     printed = capsys.readouterr().out
-    assert "holds  Under a causal mask no output has a gradient by a later key or value" in printed
+    assert "holds  Under a causal mask no output has a gradient with respect to a later key" in printed
     assert "(it has no oracle" in printed
     assert program.main(["my.py:wrong"]) == 1
     assert "FAILS" in capsys.readouterr().out
