@@ -18,33 +18,13 @@ from typing import Annotated, Any
 from attention import operations, specs
 from attention.defining import files
 from attention.defining.definition import check_definition, check_kind
+from attention.defining.table import ALIASES, SCORES
 from attention.errors import UsageError, check_known, unknown
 from attention.operations import Cost
 from attention.parameters import Sizes
-from attention.recurrences.gated import GatedDelta, GatedLinear
-from attention.recurrences.linear import Delta, LinearAttention
-from attention.recurrences.log_linear import LogLinear
-from attention.recurrences.mamba import Mamba3
-from attention.recurrences.product import DeltaProduct
 from attention.recurrences.recurrence import Recurrence
-from attention.recurrences.retention import Retention
-from attention.recurrences.rwkv import RWKV7
-from attention.recurrences.selective import GatedDelta2, KimiDelta, StateSpace
 from attention.score import Mixer, Score
-from attention.scores.alibi import Alibi
-from attention.scores.cosine import Cosine
-from attention.scores.differential import Differential, DifferentialV2
-from attention.scores.dot import DotProduct, ScalableSoftmax
-from attention.scores.forgetting import Forgetting
-from attention.scores.gaussian import Gaussian
-from attention.scores.luong import Bilinear
-from attention.scores.pairwise import Additive, Neural
-from attention.scores.path import Path
-from attention.scores.positional import FactorisedPositional, Positional
-from attention.scores.relative import Relative
-from attention.scores.soft_cap import Power, SoftCap
-from attention.scores.sparse.deepseek import DeepSeekSparse
-from attention.scores.sparse.native import NativeSparse
+from attention.scores.dot import DotProduct
 from attention.types import Checked, Names, Sentinel, Size
 
 # Projections of x (…, D) to heads (…, N, H). `mlp` is W2 ReLU(LN(W1 x + b1)) + b2 with 2D hidden units (Zhang).
@@ -223,10 +203,18 @@ def _mlp(*pieces: str, kind: str = "mlp") -> dict[str, str]:
     return dict.fromkeys(pieces, kind)
 
 
+def _of_score(name: str, source: str, score: Mixer, **pieces: Any) -> Mechanism:
+    """Makes a row with linear projections of what a score reads."""
+    unread = {"query": score.traits.reads_query, "key": score.traits.reads_key}
+    return Mechanism(
+        name, source, score=score, **{piece: "none" for piece, reads in unread.items() if not reads}, **pieces
+    )
+
+
 MECHANISMS = {
     row.name: row
     for row in (
-        Mechanism("dot_product", "Vaswani et al. 2017, eq. 1"),
+        Mechanism("dot_product", SCORES["dot_product"].source),
         Mechanism("optimised", "Hosseini Definition 2", value="identity"),
         Mechanism("efficient", "Hosseini Definition 3", key="identity", value="identity"),
         Mechanism("super", "Hosseini Definition 4", key="identity", value="identity", align=Align()),
@@ -235,51 +223,18 @@ MECHANISMS = {
         Mechanism("dual_linear", "Zhang §4.4, DLP", **_mlp("key", "value", kind="mlp_without_relu")),
         Mechanism("mlp_marian", "Zhang, Marian code", **_mlp("query", "key", "out")),
         Mechanism("mlp_roberta", "Zhang, RoBERTa code", **_mlp("query", "key", "value", kind="mlp_without_norm")),
-        Mechanism("neural", "DiGiugno eq. 3 to 9", score=Neural()),
-        Mechanism("additive", "Bahdanau et al. 2014; Wikipedia", score=Additive()),
-        Mechanism("luong_dot", "Luong et al. 2015, eq. 8; Wikipedia", score=DotProduct(scale=1.0)),
-        Mechanism("luong_general", "Luong et al. 2015, eq. 8; Wikipedia", score=Bilinear()),
-        Mechanism("luong_concat", "Luong et al. 2015, eq. 8", score=Additive()),
         Mechanism(
             "decomposable", "Parikh et al. 2016; Wikipedia", "mlp_without_norm", "shared", score=DotProduct(scale=1.0)
         ),
-        Mechanism("gaussian", "Sanger eq. 14", value="tied", score=Gaussian()),
-        Mechanism("positional", "Wikipedia", "none", "none", score=Positional()),
-        Mechanism("positional_factorised", "Wikipedia", "none", "none", score=FactorisedPositional()),
         Mechanism("gated", "Qiu et al. 2025, G1", output_gate="elementwise"),
-        Mechanism("sigmoid", "Ramapuram et al. 2024", score=DotProduct(normaliser="sigmoid")),
-        Mechanism("sink", "GPT-OSS (arXiv:2508.10925)", score=DotProduct(normaliser="sink(learned=True)")),
-        Mechanism("softpick", "Zuhri et al. 2025", score=DotProduct(normaliser="softpick")),
-        Mechanism("scalable_softmax", "Nakanishi 2025", score=ScalableSoftmax()),
-        Mechanism("power", "Gelada et al. 2025", score=Power()),
-        Mechanism("hard", "Xu et al. 2015; Wikipedia", score=DotProduct(normaliser="hard")),
-        Mechanism("soft_cap", "Gemma 2 (arXiv:2408.00118)", score=SoftCap()),
-        Mechanism("cosine", "Liu et al. 2022, eq. 2", score=Cosine()),
-        Mechanism("alibi", "Press et al. 2022, section 3", score=Alibi()),
-        Mechanism("forgetting", "Lin et al. 2025, section 3", score=Forgetting()),
-        Mechanism("path", "Yang et al. 2025 (arXiv:2505.16381)", score=Path()),
-        Mechanism("stick_breaking", "Tan et al. 2024, section 2", score=DotProduct(normaliser="stick_breaking")),
-        Mechanism("moba", "Lu et al. 2025, section 2.2", score=DotProduct(normaliser="blocks")),
-        Mechanism("native_sparse", "Yuan et al. 2025, section 3", score=NativeSparse()),
-        Mechanism("deepseek_sparse", "DeepSeek-V3.2 (arXiv:2512.02556)", score=DeepSeekSparse()),
-        Mechanism("relative", "Raffel et al. 2020, section 2.1", score=Relative()),
-        Mechanism("differential", "Ye et al. 2024, eq. 1 to 3", score=Differential()),
-        Mechanism("differential_v2", "Microsoft 2026, published code", score=DifferentialV2()),
-        Mechanism("linear", "Katharopoulos et al. 2020; Wikipedia", score=LinearAttention()),
-        Mechanism("delta", "Schlag et al. 2021; Wikipedia", score=Delta()),
-        Mechanism("retention", "Sun et al. 2023, eq. 6", score=Retention()),
-        Mechanism("gated_linear", "Yang et al. 2023, eq. 3", score=GatedLinear()),
-        Mechanism("gated_delta", "Yang et al. 2024, eq. 10", score=GatedDelta()),
-        Mechanism("state_space", "Dao & Gu 2024, section 7", score=StateSpace()),
-        Mechanism("kimi_delta", "Kimi Linear (arXiv:2510.26692)", score=KimiDelta()),
-        Mechanism("gated_delta2", "Gated DeltaNet-2 (arXiv:2605.22791)", score=GatedDelta2()),
-        Mechanism("delta_product", "Siems et al. 2025 (arXiv:2502.10297)", score=DeltaProduct()),
-        Mechanism("rwkv7", "Peng et al. 2025 (arXiv:2503.14456)", score=RWKV7()),
-        Mechanism("mamba3", "Lahoti et al. 2026 (arXiv:2603.15569)", score=Mamba3()),
-        Mechanism("log_linear", "Guo et al. 2025 (arXiv:2506.04761)", score=LogLinear()),
     )
 }
-ALIASES = {"bilinear": "luong_general"}
+PIECES = {"gaussian": {"value": "tied"}}  # of rows of scores
+MECHANISMS |= {
+    name: _of_score(name, row.source, row.score, **PIECES.get(name, {}))
+    for name, row in SCORES.items()
+    if name not in ("dot_product", "location")  # which reads no keys, and has one head in the models that have it
+}
 BUILT_IN = frozenset({*MECHANISMS, *ALIASES})  # names that `register` refuses
 
 
@@ -338,8 +293,7 @@ def _preset(name: str) -> Mechanism:
         return dataclasses.replace(found, name=name)
     score = found() if isinstance(found, type) and issubclass(found, Mixer) else found
     check_definition(score)
-    unread = {"query": score.traits.reads_query, "key": score.traits.reads_key}
-    return Mechanism(name, name, score=score, **{piece: "none" for piece, reads in unread.items() if not reads})
+    return _of_score(name, name, score)
 
 
 def _align(preset: Align | None, requested: Any, options: dict[str, Any]) -> Align | None:

@@ -1,38 +1,36 @@
-"""Scores and recurrences by name: a class in small letters, as `soft_cap(cap=30.0)`, or one in a file, `my.py:Mine`."""
+"""Functions of scores and recurrences by name: a row of the table, as `soft_cap(cap=30.0)`, or one in a file, `my.py:Mine`."""
 
+import dataclasses
 import functools
-import importlib
-import pkgutil
-import re
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
-from attention import recurrences, score, scores, specs
+from attention import score, specs
 from attention.defining import files
 from attention.defining.definition import check_definition, reads_source
-from attention.errors import UsageError
+from attention.defining.table import ALIASES, SCORES
+from attention.errors import UsageError, unknown
 from attention.parameters import Params, Sizes
 from attention.score import Mixer
 
 
 @functools.cache
-def classes() -> dict[str, type[Mixer]]:
-    """Finds every class of `attention.scores` and `attention.recurrences` that can be made, by name."""
-    found = {}
-    for package in (scores, recurrences):
-        for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-            for cls in vars(importlib.import_module(module.name)).values():
-                if isinstance(cls, type) and issubclass(cls, Mixer) and "__dataclass_params__" in vars(cls):
-                    found[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()] = cls
-    return {name: cls for name, cls in found.items() if cls.title}  # bases have none
-
-
-@functools.cache
-def _built_in(text: str) -> Mixer:
-    return specs.make(text, classes(), "score")
+def _of_table(text: str) -> Mixer:
+    items = specs.parse(text)
+    if len(items) != 1:
+        raise UsageError(f"There is one score, not {text!r}; name one of {', '.join(SCORES)}.")
+    name = ALIASES.get(items[0].name, items[0].name)
+    if name not in SCORES:
+        wrong = unknown("score", items[0].name, SCORES)
+        raise UsageError(
+            f"{wrong} One with projections of its own is a layer: models.layers.MultiHeadAttention({name!r})."
+        )
+    default = SCORES[name].score
+    specs.check_options(items[0], type(default))
+    return dataclasses.replace(default, **items[0].options)
 
 
 def mixer_of(mixer: Mixer | type[Mixer] | str) -> Mixer:
@@ -42,7 +40,7 @@ def mixer_of(mixer: Mixer | type[Mixer] | str) -> Mixer:
       UsageError: nothing has the name or the option, the string has several items, or the definition is wrong.
     """
     if isinstance(mixer, str) and not files.is_of_file(mixer):
-        return _built_in(mixer)
+        return _of_table(mixer)
     if isinstance(mixer, str):
         (item,) = specs.parse(mixer)
         mixer = specs.build(item, {item.name: files.load(item.name)}, "score")

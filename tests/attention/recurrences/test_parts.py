@@ -183,15 +183,15 @@ def test_a_layers_cache_honours_segments():
     [
         (lambda x: attention.advance("cosine", {"log_scale": x[0]}, x, x, x), "keeps no state: its queries need every"),
         (
-            lambda x: attention.advance("linear_attention", {}, x, x[:, :3], x[:, :3]),
+            lambda x: attention.advance("linear", {}, x, x[:, :3], x[:, :3]),
             "as many keys as queries, not 3 and 9",
         ),
         (
-            lambda x: attention.advance("linear_attention", {}, x, x, x, x),
+            lambda x: attention.advance("linear", {}, x, x, x, x),
             r"The state of Linear attention has the shape",
         ),
         (
-            lambda x: attention.advance("linear_attention", {}, x, x, x, mask=Mask(window=2)),
+            lambda x: attention.advance("linear", {}, x, x, x, mask=Mask(window=2)),
             "cannot honour a mask of kind",
         ),
     ],

@@ -13,7 +13,7 @@ from flax.nnx import bridge
 import attention
 from attention import Mask, UsageError
 from attention.defining.definition import reads_source
-from attention.defining.named import classes
+from attention.defining.table import SCORES
 from attention.parameters import Sizes
 from attention.recurrences.recurrence import Recurrence
 from models.layers import MultiHeadAttention
@@ -97,10 +97,10 @@ def runs(function, unless):
     return None
 
 
-@pytest.mark.parametrize("name", once(classes(), ("location", "path", "kimi_delta")))
+@pytest.mark.parametrize("name", once(SCORES, ("location", "path", "kimi_delta")))
 def test_a_score_by_name_takes_every_call_or_says_what_to_give(name):
     query, key, value = jnp.zeros((3, 2, LENGTH, 4, 8))
-    score, source = classes()[name](), jnp.zeros((2, LENGTH, 32))
+    score, source = SCORES[name].score, jnp.zeros((2, LENGTH, 32))
     declared, causal = score.arrays(Sizes(32, 4, 8, LENGTH)), Mask(causal=True)
 
     def call(mask=causal, made=True, length=LENGTH, **given):
@@ -115,5 +115,5 @@ def test_a_score_by_name_takes_every_call_or_says_what_to_give(name):
     runs(call(CAUSAL, source=source), r"write attention\.Mask\(causal=True\)" if by_place else "")
     runs(call(), r"give them as source, an array \(\*B, S, D\) with D as model=" if reads_source(score) else "")
     runs(call(source=source, made=False), r"needs the arrays .*; attention\.init makes them" if declared else "")
-    table = name in ("location", "positional", "factorised_positional")
+    table = name in ("location", "positional", "positional_factorised")
     runs(call(source=source, length=0), "give init the length of the longest sequence" if table else "")
