@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image
 
 from tests.docs.reader import SHORT, changed, program
+from train.data.sources import caption_digits
 
 SENTENCE = "a good film that I liked and would see again, though its end was a little slow"
 
@@ -34,6 +35,18 @@ def photos(folder: str) -> None:
             path = Path(folder) / label / f"{index:03}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels).save(path)
+
+
+def digits(file: str) -> None:
+    """An image of the test captions."""
+    Image.fromarray(caption_digits.captioned("test")[0][0, ..., 0]).save(file)
+
+
+def captioned(table: str) -> None:
+    """Pictures of one colour each, and a table of their paths and captions."""
+    for number in range(80):
+        Image.new("RGB", (24, 16), (3 * number, 0, 0)).save(f"{number}.png")
+    _write(Path(table), "\n".join(["path,caption", *(f"{n}.png,a red of {n % 7}" for n in range(80))]))
 
 
 def trained(workdir: str, config: str, changes: Mapping[str, str]) -> None:
