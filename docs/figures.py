@@ -413,10 +413,6 @@ def of_operations() -> Iterator[tuple[str, str]]:
     ratios = [row["excess"] for row in load("flops")["settings"].values()]
     counted = [100 * row[count] for row in ratios for count in ("analytic", "compiled")]
     yield "flops excess", f"{min(counted):.0f} to {max(counted):.0f} %"
-    mnist = load("flops")["settings"]["MNIST, Table 5"]["operations"]
-    yield "flops eq. 24", f"{mnist['eq. 24']['dot_product'] / 1e6:.2f}"
-    yield "flops analytic", f"{mnist['analytic']['dot_product'] / 1e6:.1f}"
-    yield "flops greatest", f"{100 * load('flops')['greatest']['eq. 24']:.1f} %"
 
 
 def caches(width: int = 2048, heads: int = 16) -> str:

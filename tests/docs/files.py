@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 from PIL import Image
 
+from tests.conftest import ROOT
 from tests.docs.reader import SHORT, changed, program
 from train.data.sources import caption_digits
 
@@ -53,6 +55,30 @@ def trained(workdir: str, config: str, changes: Mapping[str, str]) -> None:
     """A run of two steps that another page says how to train."""
     code, printed = program("train.main", changed([f"--config={config}", f"--workdir={workdir}"], SHORT | changes))
     assert code == 0, printed
+
+
+def looked_at() -> None:
+    """The small runs that are looked at."""
+    tiny = {"model.depth": "1", "model.width": "16", "model.mlp": "16"}
+    trained("runs/gpt", "configs/gpt_pydoc.py", tiny | {"data.context": "64"})
+    trained("runs/gpt-delta", "configs/gpt_pydoc.py:delta", tiny | {"data.context": "64"})
+    trained("runs/dates", "configs/translate_dates.py", tiny | {"model.decoder_depth": "1", "data.translations": "0"})
+
+
+def seeds() -> None:
+    """More runs like `runs/super-0`."""
+    for name in ("super-1", "dot_product-0", "a", "b"):
+        copytree("runs/super-0", f"runs/{name}")
+
+
+def compared() -> None:
+    """A folder of runs with two mechanisms, and the files of the project that pictures are drawn of."""
+    copytree("runs/super-0", "runs/digits/super-0")
+    copytree("runs/super-0", "runs/digits/dot_product-0")
+    config = Path("runs/digits/dot_product-0/config.json")
+    config.write_text(config.read_text().replace('"super"', '"dot_product"'))
+    for folder in ("benchmarks/results", "configs"):
+        copytree(ROOT / folder, folder)
 
 
 def lines(file: str, *sentences: str) -> None:
