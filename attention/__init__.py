@@ -3,7 +3,7 @@
 from attention.channel import align_values, cbam, channel_attention, spatial_attention, squeeze_excitation
 from attention.defining.named import advance, attend, init
 from attention.defining.pair import pair, per_head, shared
-from attention.errors import UnsupportedError, UsageError
+from attention.errors import UnsupportedError, UsageError, explain_hidden
 from attention.mask import Mask
 from attention.recurrences.linear import delta_attention, linear_attention
 from attention.scores.dot import dot_product_attention
@@ -39,3 +39,5 @@ __all__ = [
     "spatial_attention",
     "squeeze_excitation",
 ]
+
+explain_hidden()

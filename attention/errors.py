@@ -2,8 +2,13 @@
 
 import difflib
 import re
+import sys
 from collections.abc import Collection, Iterable, Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import TracebackType
 
+HERE = Path(__file__).parents[1]  # where all packages of the bench are
 WORD, MESSAGE = 400, 4000  # the most characters of one word, and of all words; a path may have 255 in each of its parts
 
 _STEERING = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -75,3 +80,33 @@ def unknown(kind: str, value: object, valid: Iterable[str]) -> UsageError:
     nearest = difflib.get_close_matches(str(value), valid, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return UsageError(f"Unknown {kind} {value!r}.{hint} Valid: {', '.join(valid) or 'none'}.")
+
+
+def explain_hidden(packages: Sequence[str] = ("models", "train")) -> None:
+    """Adds the remedy to the error of a script whose own files hide these packages of ours from an import.
+
+    Python's sentence says what it did not find, and not that two packages share a name. A script that imports what it
+    means never sees this, whatever its files are called.
+    """
+    hiding = {name: place for name in packages if (place := _place(name)) not in (None, HERE / name)}
+    report = sys.excepthook
+
+    def explained(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        name = (error.name or "") if isinstance(error, ImportError) else ""
+        ours = HERE / name.replace(".", "/")
+        place = hiding.get(name.partition(".")[0])
+        if place and (ours.is_dir() or ours.with_suffix(".py").is_file()):
+            error.add_note(
+                f"{place} hides the attention bench's {name}. If you meant that one, rename yours, or move it into a "
+                "package of yours."
+            )
+        report(kind, error, trace)
+
+    if hiding:
+        sys.excepthook = explained
+
+
+def _place(name: str) -> Path | None:
+    """Finds the folder of a package, or the file of a module, on the path; nothing is imported."""
+    spec = PathFinder.find_spec(name)
+    return Path(next(iter(spec.submodule_search_locations or ()), spec.origin)) if spec else None

@@ -116,7 +116,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
         yield table.name, lambda table=table: table.markdown(load(table.name)["runs"])
     for name in translations.SETS:
         yield f"translation {name}", lambda name=name: translations.table(load(name)["runs"])
-    yield "wikitext2 in short", wikitext2_in_short
+    yield "blocks", blocks
     yield "caches", caches
     for family in sorted({*families.families()} - {"channels"}):
         yield f"costs {family}", lambda family=family: families.table(family)
@@ -150,7 +150,6 @@ def numbers() -> Iterator[tuple[str, str]]:
     yield "constant caches", choices.caches()
     yield from choices.numbers()
     yield from of_operations()
-    yield from of_blocks()
     yield from of_surgery()
     yield from schedules.numbers(load("schedules_tpu"))
     for row in load("llama")["decoding"] + load("llama_16")["decoding"]:
@@ -179,31 +178,29 @@ def numbers() -> Iterator[tuple[str, str]]:
     most = load("wikitext2_mlm")["runs"][0]["results"][0]["baselines"]["most_frequent_accuracy"]
     yield "mlm most frequent", f"{100 * most:.2f} %"
     captions = load("caption_digits")["runs"][0]["results"][0]
-    for step in ("best", "final"):
-        yield f"captions {step}", f"{100 * captions[step]['test']['exact_match']:.1f} %"
+    yield "captions best", f"{100 * captions['best']['test']['exact_match']:.1f} %"
     ours, baseline = (load("digits")["runs"][spec][0]["parameters"] for spec in ("super", "dot_product"))
     yield "digits fewer parameters", f"{100 * (1 - ours / baseline):.0f}"
-    for spec in ("dot_product", "optimised", "efficient", "super"):
-        yield f"imdb {spec}", f"{100 * mean_reached('imdb', spec, 'accuracy', **{'model.heads': 4}):.2f} %"
 
 
-def of_blocks() -> Iterator[tuple[str, str]]:
-    """Yields the bits per byte of GPTs with two kinds of blocks, after as many seconds of training as the faster took.
+def blocks() -> str:
+    """Compares GPTs with two kinds of blocks after as many seconds of training as the faster took, and at the end.
 
-    Between two evaluations they are those on the line through them.
+    Between two evaluations the bits are those on the line through them.
     """
     curves: dict[int, dict[str, Any]] = {}
     for group in finished.find([ROOT / "benchmarks/results/gpt_blocks_cpu.json"]).groups:
-        name = "modern" if group.settings["model.norm_type"] == "rms" else "plain"
+        name = "gpt_modern_pydoc" if group.settings["model.norm_type"] == "rms" else "gpt_pydoc"
         for run in group.runs:
             curves.setdefault(run.seed, {})[name] = run.curve("bits_per_byte")
     ends = {seed: min(curve[-1][1] for curve in both.values()) for seed, both in curves.items()}
-    for name in ("plain", "modern"):
+    lines = []
+    for name in ("gpt_pydoc", "gpt_modern_pydoc"):
         bits = [at_time(curves[seed][name], end) for seed, end in ends.items()]
-        yield f"blocks {name}", f"{mean(bits):.3f} ({min(bits):.3f} to {max(bits):.3f})"
         last = mean(both[name][-1][2] for both in curves.values())
-        yield f"blocks {name} at the end", f"{last:.3f}"
-    yield "blocks seconds", f"{min(ends.values()):.0f} to {max(ends.values()):.0f}"
+        lines.append((f"`{name}`", f"{mean(bits):.3f} ({min(bits):.3f} to {max(bits):.3f})", f"{last:.3f}"))
+    when = f"when the faster ended, after {min(ends.values()):.0f} to {max(ends.values()):.0f} s"
+    return plain_markdown(("bits per byte of validation text, mean and range", when, "after all steps, mean"), lines)
 
 
 def of_surgery() -> Iterator[tuple[str, str]]:
@@ -382,20 +379,6 @@ def lead_on_digits(spec: str) -> str:
     return str(Number(float(lead.mean), METRICS["accuracy"], float(lead.half_width), sign="+"))
 
 
-def wikitext2_in_short() -> str:
-    """Compares small GPTs on WikiText-2 with each other and with the frequencies of the tokens."""
-    lines = []
-    for spec in dict.fromkeys(run["config"]["model.attention"] for run in load("wikitext2_gpt")["runs"]):
-        value = functools.partial(mean_reached, "wikitext2_gpt", spec)
-        perplexities = (f"{value('perplexity', split):.1f}" for split in ("validation", "test"))
-        first, *others = spec.split("|")
-        title = f"`{first}` in the first layer" if others else f"`{spec}`"
-        lines.append((title, *perplexities, f"{value('bits_per_byte'):.3f}"))
-    unigram = load("wikitext2_gpt")["runs"][0]["results"][0]["baselines"]
-    lines.append(("unigram", "", f"{unigram['unigram_perplexity']:.1f}", f"{unigram['unigram_bits_per_byte']:.3f}"))
-    return plain_markdown(("", "validation", "test", "bits per byte, test"), lines)
-
-
 def tour() -> str:
     """Compares the two mechanisms of the tour, as the report does."""
     kept = finished.find([ROOT / "benchmarks/results/tour_cpu.json"])
@@ -432,10 +415,6 @@ def of_operations() -> Iterator[tuple[str, str]]:
     ratios = [row["excess"] for row in load("flops")["settings"].values()]
     counted = [100 * row[count] for row in ratios for count in ("analytic", "compiled")]
     yield "flops excess", f"{min(counted):.0f} to {max(counted):.0f} %"
-    mnist = load("flops")["settings"]["MNIST, Table 5"]["operations"]
-    yield "flops eq. 24", f"{mnist['eq. 24']['dot_product'] / 1e6:.2f}"
-    yield "flops analytic", f"{mnist['analytic']['dot_product'] / 1e6:.1f}"
-    yield "flops greatest", f"{100 * load('flops')['greatest']['eq. 24']:.1f} %"
 
 
 def caches(width: int = 2048, heads: int = 16) -> str:

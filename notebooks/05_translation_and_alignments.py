@@ -172,4 +172,4 @@ heads.of_tokens(maps)
 #
 # ## Further
 #
-# The Transformer takes any mechanism in all three attentions (`configs/translate_dates.py:gaussian`). For your own pairs, set `data.source=file:PATH`. In a terminal, `python -m train.translate --workdir=... --alignment=FILE.png` draws such a picture. `docs/translation.md` says more.
+# The Transformer takes any mechanism in all three attentions (`configs/translate_dates.py:gaussian`). For your own pairs, set `data.source=file:PATH`. In a terminal, `python -m train.translate --workdir=... --alignment=FILE.png` draws such a picture. `docs/language.md` says more.

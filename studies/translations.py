@@ -4,7 +4,7 @@
     python -m studies.translations --set=multi30k --data=FOLDER --runs=runs/multi30k
 
 The program trains what has no result yet, with `python -m train.main`, one process on each CPU. It writes
-`benchmarks/results/SET_cpu.json` and the table in `docs/translation.md`. There is no table until dot product has
+`benchmarks/results/SET_cpu.json` and the table in `docs/language.md`. There is no table until dot product has
 reached the least BLEU that the set demands on test data: mechanisms are not compared in models that cannot translate.
 """
 
@@ -20,7 +20,7 @@ from studies import data, runs
 from train import cli
 from train.grids import pool
 
-DOCS = runs.ROOT / "docs/translation.md"
+DOCS = runs.ROOT / "docs/language.md"
 BASELINE = "dot_product"
 SCORES = ("bleu_signature", "chrf_signature", "too_long_test")
 KEPT = ("best", "best_step", "steps", "seconds", "parameters", "attention_layer_parameters", "git", *SCORES)

@@ -1,4 +1,4 @@
-"""Functions of scores and recurrences by name: a row of the table, as `soft_cap(cap=30.0)`, or one in a file, `my.py:Mine`."""
+"""Functions of scores by name: a row of the table, as `soft_cap(cap=30.0)`, or one in a file, `my.py:Mine`."""
 
 import dataclasses
 import functools

@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 from PIL import Image
 
+from tests.conftest import ROOT
 from tests.docs.reader import SHORT, changed, program
+from train.data.sources import caption_digits
 
 SENTENCE = "a good film that I liked and would see again, though its end was a little slow"
 
@@ -36,10 +39,46 @@ def photos(folder: str) -> None:
             Image.fromarray(pixels).save(path)
 
 
+def digits(file: str) -> None:
+    """An image of the test captions."""
+    Image.fromarray(caption_digits.captioned("test")[0][0, ..., 0]).save(file)
+
+
+def captioned(table: str) -> None:
+    """Pictures of one colour each, and a table of their paths and captions."""
+    for number in range(80):
+        Image.new("RGB", (24, 16), (3 * number, 0, 0)).save(f"{number}.png")
+    _write(Path(table), "\n".join(["path,caption", *(f"{n}.png,a red of {n % 7}" for n in range(80))]))
+
+
 def trained(workdir: str, config: str, changes: Mapping[str, str]) -> None:
     """A run of two steps that another page says how to train."""
     code, printed = program("train.main", changed([f"--config={config}", f"--workdir={workdir}"], SHORT | changes))
     assert code == 0, printed
+
+
+def looked_at() -> None:
+    """The small runs that are looked at."""
+    tiny = {"model.depth": "1", "model.width": "16", "model.mlp": "16"}
+    trained("runs/gpt", "configs/gpt_pydoc.py", tiny | {"data.context": "64"})
+    trained("runs/gpt-delta", "configs/gpt_pydoc.py:delta", tiny | {"data.context": "64"})
+    trained("runs/dates", "configs/translate_dates.py", tiny | {"model.decoder_depth": "1", "data.translations": "0"})
+
+
+def seeds() -> None:
+    """More runs like `runs/super-0`."""
+    for name in ("super-1", "dot_product-0", "a", "b"):
+        copytree("runs/super-0", f"runs/{name}")
+
+
+def compared() -> None:
+    """A folder of runs with two mechanisms, and the files of the project that pictures are drawn of."""
+    copytree("runs/super-0", "runs/digits/super-0")
+    copytree("runs/super-0", "runs/digits/dot_product-0")
+    config = Path("runs/digits/dot_product-0/config.json")
+    config.write_text(config.read_text().replace('"super"', '"dot_product"'))
+    for folder in ("benchmarks/results", "configs"):
+        copytree(ROOT / folder, folder)
 
 
 def lines(file: str, *sentences: str) -> None:

@@ -119,7 +119,7 @@ def test_indices_are_lowered_but_not_in_code_equations_or_names():
 
 
 def test_flags_stay_whole_and_drawings_have_their_sizes():
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="pictures.md"))
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="looking.md"))
     written = (
         '<code>--seeds=5</code> <code>- a</code> <img alt="a" src="images/curves.svg" /> <img alt="" src="a.png" />'
     )
@@ -131,7 +131,7 @@ def test_flags_stay_whole_and_drawings_have_their_sizes():
 @pytest.mark.more
 def test_the_first_picture_fits_a_telephone_and_wide_ones_scroll_by_themselves(site, page):
     page.set_viewport_size({"width": 420, "height": 900})
-    for name, least, most in (("index", 300, 390), ("pictures", 900, 930)):
+    for name, least, most in (("index", 300, 390), ("looking", 900, 930)):
         page.goto((site / f"{name}.html").as_uri())
         widths = page.evaluate("Array.from(document.querySelectorAll('p > img[src$=\".svg\"]'), one => one.width)")
         assert least < max(widths) < most

@@ -70,9 +70,9 @@ def page(name):
     """The Linen and NNX examples, as they are printed, with another mechanism."""
     text = (ROOT / "docs/own_model.md").read_text(encoding="utf-8").partition("## Equinox")[0]
     example, length = '"neural(dim=2)", heads=8', ", length=16" if name in TABLES else ""
-    inputs, *blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert [example in block for block in blocks] == [True, True]
-    return "\n".join([inputs, *blocks]).replace(example, f'"{name}", heads=8{length}')
+    return "\n".join(blocks).replace(example, f'"{name}", heads=8{length}')
 
 
 @pytest.mark.parametrize("name", once(MECHANISMS, ("neural", "forgetting")))
@@ -81,7 +81,7 @@ def test_the_printed_examples_run_with_it(name):
     names = {}
     exec(page(name), names)
     x, mask, later = names["x"], names["causal"], names["x"].at[:, -1].add(1.0)
-    for block in (functools.partial(names["Block"]().apply, names["params"]), names["block"]):
+    for block in (functools.partial(names["layer"].apply, names["params"]), names["module"], names["block"]):
         out, changed = block(x, mask=mask), block(later, mask=mask)
         assert out.shape == x.shape
         np.testing.assert_allclose(out[:, :-1], changed[:, :-1], rtol=0, atol=1e-5)
