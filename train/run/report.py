@@ -87,7 +87,7 @@ def draw_curves(lines: list[dict[str, Any]], path: Path) -> None:
     if not (splits["validation"] or splits["train"]):
         return
     count = 1 + max(line.get("replica", 0) for line in lines)
-    metrics = [name for name in (splits["validation"] or splits["train"])[0] if name in ("loss", "accuracy", "top5")]
+    metrics = [name for name in (splits["validation"] or splits["train"])[0] if name in ("loss", "accuracy")]
     figure = Figure(figsize=(4.5 * len(metrics), 3.2), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
         for split, points in splits.items():
