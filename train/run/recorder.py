@@ -217,6 +217,7 @@ class Recorder:
         self._replicas, self._unit, self._total = setup.replicas, setup.task.unit, setup.timetable.total
         self.clock, self.rate = Clock(progress.get("clock")), f"{self._unit}_per_second"
         self._active, self._said = processes.is_first(), time.monotonic()
+        self._compiles = False
         self._files: list[Record | TensorBoard | Logger] = []
         if self._active:
             self._files += [Record(directory, progress.get("record_size", 0)), TensorBoard(directory, step)]
@@ -257,9 +258,12 @@ class Recorder:
             self._said = time.monotonic()
 
     def compiling(self) -> None:
-        """Says on a terminal that the next step is compiled first, which may take minutes."""
+        """Says that the next step is compiled first, which may take minutes; a log has it once."""
         if not self._bar.disable:
             self._bar.set_postfix_str("compiling")
+        elif not self._compiles:
+            self.say("Compiling the training step")
+        self._compiles = True
 
     def finish(self) -> None:
         """Closes the bar; what is said from now on stands under its last line."""
