@@ -9,13 +9,14 @@ import numpy as np
 
 from analysis import compare, metrics, statistics, tables, tuning, verdicts
 from analysis.compare import Baseline, GroupComparison
-from analysis.metrics import METRICS, Metric, P, counted
+from analysis.metrics import METRICS, Metric, P
 from analysis.runs import Found, Run, short
 from analysis.statistics import LEVEL
 from analysis.tables import Number, ResultColumn, ResultTable
 from attention.errors import in_line, unknown
 from train import tasks
 from train.cli.files import write_text
+from train.cli.terminal import counted
 
 EFFECT = Metric("effect")
 UNCLAIMED = "not claimed"

@@ -17,6 +17,7 @@ from analysis.explore import extraction, page
 from attention.errors import UsageError
 from train import cli
 from train.cli.files import write_text
+from train.cli.terminal import counted
 from train.mesh import compilation
 
 
@@ -42,7 +43,8 @@ def main(flags: argparse.Namespace) -> None:
     runs = extraction.alike([extraction.of_run(folder, wanted) for folder in folders])
     write_text(flags.out, page.of(runs))
     size = flags.out.stat().st_size
-    print(f"Written: {flags.out} ({size / 1e6:.1f} MB), {len(runs[0].examples)} examples of {len(runs)} runs.")
+    shown = f"{counted(len(runs[0].examples), 'example')} of {counted(len(runs), 'run')}"
+    print(f"Written: {flags.out} ({size / 1e6:.1f} MB), {shown}.")
 
 
 if __name__ == "__main__":

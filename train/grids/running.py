@@ -18,6 +18,7 @@ import numpy as np
 from models.files import read_json
 from train.cli import OVERRIDE
 from train.cli.files import read_record, write_json, write_text
+from train.cli.terminal import counted
 from train.grids import pool, tuning
 from train.run import results
 from train.run.checkpoints import Checkpoints
@@ -174,7 +175,7 @@ def run_all(todo: Runs, jobs: int, most: int, directory: Path, ended_one: Ended)
     programs, outcomes = alone | joint, dict.fromkeys(todo, pool.STOPPED)
     ended: list[Path] = []
     jobs = max(1, min(len(pool.shares(jobs)), len(joint)))
-    several = f" in {len(programs)} program{'s' * (len(programs) > 1)}" if len(programs) < len(todo) else ""
+    several = f" in {counted(len(programs), 'program')}" if len(programs) < len(todo) else ""
     first = pool.log_of(next(iter(programs)))
     print(f"Runs: {len(todo)}{several}, {jobs} at a time; each prints to a file such as {first}", flush=True)
 
@@ -213,7 +214,8 @@ def sum_up(outcomes: Mapping[Path, str], then: str) -> int:
     """Says how many runs finished, how many failed, and what to do then; gives the exit code."""
     ended = list(outcomes.values())
     finished, failed = ended.count(pool.FINISHED), ended.count(pool.FAILED) + ended.count(pool.DIVERGED)
-    print(f"{finished} of {len(outcomes)} runs have finished, {failed} failed.")
+    have = "has" if len(outcomes) == 1 else "have"
+    print(f"{finished} of {counted(len(outcomes), 'run')} {have} finished, {failed} failed.")
     if finished < len(outcomes):
         print("The same command continues; what has finished is not trained again.")
     if finished and then:

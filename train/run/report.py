@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from train.cli import files
+from train.cli.terminal import counted
 from train.data.splits import PARTS
 from train.mesh import memory, processes
 from train.run import results, workdir
@@ -72,7 +73,7 @@ def write(
         files.write_json(directory / "result.json", result)
         draw_curves(record, directory / "curves.png")
     if early and setup.config.train.patience:
-        patience = f"{setup.config.train.patience} evaluations on validation data (train.patience)"
+        patience = f"{counted(setup.config.train.patience, 'evaluation')} on validation data (train.patience)"
         recorder.say(f"Ended after step {step} of {setup.timetable.total}: no better {task.best} in {patience}.")
     recorder.say(*results.lines_of(result, task.best))
     recorder.say(f"Everything is in {directory}: result.json, metrics.jsonl, curves.png, checkpoints/")

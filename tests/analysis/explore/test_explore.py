@@ -154,7 +154,7 @@ def test_the_program_writes_a_page_of_examples(run, tmp_path, capsys):
     assert (
         explore.main([f"--workdir={run('gpt')}", "--step=last", "--tokens=8", "--examples", "2", f"--out={out}"]) == 0
     )
-    assert "2 examples of 1 runs" in capsys.readouterr().out
+    assert "2 examples of 1 run." in capsys.readouterr().out
     data, _ = opened(out.read_text(encoding="utf-8"))
     assert len(data["runs"][0]["examples"][0]["stacks"][0]["rows"]) == 8
     assert data["examples"][0]["title"].startswith("test 2: ")
