@@ -8,7 +8,7 @@ from train.cli import files
 from train.cli.terminal import counted
 from train.data.splits import PARTS
 from train.mesh import memory, processes
-from train.run import results, workdir
+from train.run import doubts, results, workdir
 from train.run.progress import Life
 from train.run.recorder import Recorder
 from train.run.results import Metrics
@@ -35,11 +35,19 @@ def header(setup: Setup, state: TrainState) -> Iterator[str]:
     measured = {split: task.eval_examples(split) for split in task.sources}
     counts = ", ".join(f"{n:,} {split}" for split, n in (measured | {"train": task.train_examples}).items())
     yield f"Data: {counts}; {timetable.total:,} steps of {setup.config.data.batch_size}"
+    yield from map(doubts.caution, doubts.of_sizes(setup.about | sizes(setup)))
     yield from replicas.remarks()
     yield from task.remarks()
     uncut, warmup = timetable.uncut_warmup, timetable.warmup
     if warmup != uncut:
         yield f"The warm-up of {uncut} steps is longer than the run; it is cut to {warmup}."
+
+
+def sizes(setup: Setup) -> dict[str, int]:
+    """Counts the examples, as `result.json` has them; windows of running text are no examples of a test."""
+    task = setup.task
+    tested = {} if task.unit == "tokens" else {"test_examples": task.eval_examples("test")}
+    return {"train_examples": task.train_examples} | tested
 
 
 def write(
@@ -55,7 +63,7 @@ def write(
         **({"stopped_early": early} if setup.config.train.patience else {}),
         "seconds": clock.seconds,
         "wall_seconds": clock.wall,
-        "train_examples": task.train_examples,
+        **sizes(setup),
         "seconds_per_epoch": task.train_examples * task.units_per_example * clock.seconds / max(clock.units, 1),
         recorder.rate: clock.per_second,
         "baselines": task.baselines() if first else {},

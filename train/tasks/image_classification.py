@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention.errors import UsageError
 from models.cnn import CNNConfig
@@ -50,6 +51,17 @@ class ImageClassification(Task):
     @property
     def class_names(self) -> tuple[str, ...]:
         return self.sources["train"].split.class_names
+
+    def baselines(self) -> dict[str, float]:
+        """Measures the accuracy of always giving the test's most frequent class, or of guessing without labels."""
+        labels = self.sources["test"].split.labels
+        if labels is None:
+            return {"chance_accuracy": 1 / self.sizes[1]}
+        return {"majority_accuracy": float(np.bincount(labels).max() / len(labels))}
+
+    def describe(self, params: dict) -> dict[str, str | int]:
+        model = self.model.config
+        return super().describe(params) | ({"patch": model.patch} if isinstance(model, ViTConfig) else {})
 
     def _example(self) -> Batch:
         return {"image": jnp.zeros((1, *self.sizes[0])), "label": jnp.zeros(1, jnp.int32)}
