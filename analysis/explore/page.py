@@ -117,6 +117,7 @@ def _stack(look: Look, name: str, maps: TextMaps, run: Looks, store: Store) -> d
         "columns": maps.columns,
         "heads": len(weights),
         "rollout": bool(maps.rollout),
+        "causal": maps.causal,
         "layers": layers,
     }
 

@@ -51,6 +51,31 @@ def test_pointing_at_a_token_shows_what_it_looks_at(seen):
     assert ground(page, TOKEN.format(0)) == before
 
 
+def test_a_weight_over_uniform_is_shown_beside_that_of_all_keys(seen):
+    page, weights = seen("example=0&runs=0&heads=1.2&row=2"), looks().examples[0].maps["self-attention"]
+    page.check("#choose-uniform")
+    row = weights.layers["block_1/attention"][2, 2, :3]  # which sees three keys
+    shown = page.locator("tbody tr").all_inner_texts()
+    over = [float(line.split("\t")[1].removesuffix("×")) for line in shown]
+    assert over == pytest.approx(sorted(3 * row, reverse=True), abs=0.02)
+    assert "below 1× in blue" in page.locator(".legend").inner_text()
+    assert ground(page, TOKEN.format(4)) == "rgb(255, 255, 255)"  # a later token is neither
+    assert "uniform=1" in page.url
+    page.reload()
+    page.wait_for_selector(".run")
+    assert page.locator("#choose-uniform").is_checked()
+
+
+def test_the_overlay_of_an_image_has_the_colours_of_the_bar(seen):
+    page = seen("example=2&runs=0&heads=0.1&row=1")
+    ends = page.evaluate("[css(1), document.querySelector('.legend .bar').style.backgroundImage]")
+    assert ends[1].count(ends[0].replace(" ", ", ")) == 1
+    pixel = "(([r, g, b]) => [r, g, b])([...$('picture-0').getContext('2d').getImageData(450, 150, 1, 1).data])"
+    share = page.evaluate("panels, at(stackOf(0).layers[0].maps[1], 5 + 2) / most(stackOf(0).layers[0].maps[1])")
+    wanted = page.evaluate(f"colour({share})")
+    assert max(abs(a - b) for a, b in zip(page.evaluate(pixel), wanted, strict=True)) <= 0.2 * 255 + 1
+
+
 @pytest.mark.more
 def test_keys_move_through_tokens_heads_and_the_matrix_and_the_address_keeps_them(seen):
     page = seen("example=0&runs=0&heads=0.0&row=2")
