@@ -78,7 +78,7 @@ function bitmap(stack, map, scale, width, height, places = (pixel) => pixel) {
 // The state of the page and its address.
 function remember() {
   const words = new URLSearchParams({example: state.example, stack: state.stack, runs: state.runs.join(","),
-    heads: state.heads.map((head) => head.join(".")).join(","), [state.way]: state.token});
+    heads: state.heads.slice(0, data.gallery ? 1 : 2).map((head) => head.join(".")).join(","), [state.way]: state.token});
   if (state.order) words.set("order", state.order);
   if (state.common) words.set("common", 1);
   if (state.uniform) words.set("uniform", 1);
@@ -90,14 +90,16 @@ function recall() {
   const numbers = (name) => (words.get(name) ?? "").split(/[.,]/).map(Number);
   const index = (value, length) => (Number.isInteger(value) && value >= 0 && value < length ? value : 0);
   state.example = index(numbers("example")[0], data.examples.length);
-  state.runs = [...new Set((words.has("runs") ? numbers("runs") : range(Math.min(2, data.runs.length)))
-    .map((run) => index(run, data.runs.length)))].slice(0, 2);
+  const some = words.has("runs") ? numbers("runs") : range(Math.min(2, data.runs.length));
+  state.runs = data.gallery ? range(data.runs.length) : [...new Set(some.map((run) => index(run, data.runs.length)))].slice(0, 2);
   state.stack = index(numbers("stack")[0], stacks().length);
   const flat = numbers("heads");
   state.heads = state.runs.map((run, i) => {
     const {layers} = stackOf(run);
-    const layer = words.has("heads") ? index(flat[2 * i], layers.length) : layers.length - 1;
-    return [layer, index(flat[2 * i + 1], layers[layer].maps.length)];
+    const of = data.gallery ? 0 : 2 * i; // of a gallery, all show the same head
+    const layer = words.has("heads") ? index(flat[of], layers.length) : layers.length - 1;
+    const head = data.gallery && !words.has("heads") ? stackOf(run).heads : flat[of + 1];
+    return [layer, index(head, layers[layer].maps.length)];
   });
   state.way = words.has("column") ? "column" : "row";
   const first = stackOf(state.runs[0]);
@@ -168,13 +170,17 @@ function controls() {
   const names = data.runs.map((run) => run.name);
   const parts = [select("Example", data.examples.map((example) => example.title), state.example, (example) => go({example}))];
   if (stacks().length > 1) parts.push(select("Attention", stacks().map((stack) => stack.name), state.stack, (stack) => go({stack})));
-  if (names.length > 1) {
+  if (data.gallery) {
+    const {layers, heads} = stackOf(0), places = layers.flatMap((one, l) => one.maps.map((_, h) => [l, h]));
+    parts.push(select("Shown", places.map(([l, h]) => nameOf(l, h, heads)), places.findIndex(([l, h]) => l === state.heads[0][0] && h === state.heads[0][1]),
+      (place) => change({heads: state.runs.map(() => places[place])})));
+  } else if (names.length > 1) {
     parts.push(select("Run", names, state.runs[0], (run) => go({runs: [run, ...state.runs.slice(1)]})));
     parts.push(select("Beside it", ["none", ...names], (state.runs[1] ?? -1) + 1,
       (run) => go({runs: run ? [state.runs[0], run - 1] : [state.runs[0]]})));
   }
   const orders = patternsOf(state.runs);
-  parts.push(select("Order of heads", ["layer and head", ...orders], orders.indexOf(state.order) + 1, (order) => change({order: orders[order - 1] ?? ""})));
+  if (!data.gallery) parts.push(select("Order of heads", ["layer and head", ...orders], orders.indexOf(state.order) + 1, (order) => change({order: orders[order - 1] ?? ""})));
   for (const [name, words] of [["common", "one colour scale for all heads"], ["uniform", "weight over uniform"]]) {
     const box = make("input", {type: "checkbox", id: `choose-${name}`, checked: state[name], onchange: () => change({[name]: box.checked})});
     parts.push(make("label", {className: "check"}, box, words));
@@ -186,7 +192,7 @@ function controls() {
 function go(changes) {
   Object.assign(state, changes);
   const words = new URLSearchParams({example: state.example, stack: state.stack, runs: state.runs.join(",")});
-  if (!changes.runs) words.set("heads", state.heads.map((head) => head.join(".")).join(","));
+  if (!changes.runs) words.set("heads", state.heads.slice(0, data.gallery ? 1 : 2).map((head) => head.join(".")).join(","));
   if (state.order) words.set("order", state.order);
   if (state.common) words.set("common", 1);
   if (state.uniform) words.set("uniform", 1);
@@ -199,7 +205,7 @@ function build() {
   const active = document.activeElement?.id;
   controls();
   panels = state.runs.map((run, slot) => panel(run, slot));
-  $("runs").className = panels.length === 1 ? "alone" : "both";
+  $("runs").className = data.gallery ? "gallery" : panels.length === 1 ? "alone" : "both";
   const along = $("runs").scrollLeft;
   $("runs").replaceChildren(...panels.map((one) => one.element));
   $("runs").scrollLeft = along;
@@ -211,6 +217,8 @@ function draw() {
   for (const one of panels) one.draw();
 }
 
+const nameOf = (l, h, heads) => `layer ${l + 1} · ${h < heads ? `head ${h + 1}` : h === heads ? "mean of heads" : "rollout"}`;
+
 // Everything about one run.
 function panel(run, slot) {
   const stack = stackOf(run), example = data.examples[state.example];
@@ -218,7 +226,7 @@ function panel(run, slot) {
   const {rows, columns} = stack, size = {row: rows.length, column: columns.length};
   const two = rows.some((text, i) => text !== columns[i]) || size.row !== size.column;
   const first = example.image ? size.column - example.grid[0] * example.grid[1] : 0;
-  const name = (l, h) => `layer ${l + 1} · ${h < stack.heads ? `head ${h + 1}` : h === stack.heads ? "mean of heads" : "rollout"}`;
+  const name = (l, h) => nameOf(l, h, stack.heads);
   const word = (way, i) => (example.image ? (way === "row" ? rows : columns)[i] : `“${shown((way === "row" ? rows : columns)[i])}”`);
   const quoted = (way, i) => (!example.image ? "" : i < first ? "the " : "the patch in ") + word(way, i);
   const scaleOf = (one, l, h) => state.common && h <= stack.heads
@@ -238,6 +246,7 @@ function panel(run, slot) {
     change({});
   };
   const parts = {run, slot, stack, example, layer, head, map, size, two, first, name, quoted, scaleOf, scale, now, other, place, weights, said, pick, word};
+  if (data.gallery) return card(parts);
   const overview = heads(parts), look = example.image ? pictures(parts) : text(parts), square = matrix(parts), table = strongest(parts);
   const {note: words, expected} = exampleOf(run), comment = make("p", {className: "soft", textContent: words});
   const note = words || expected.length ? [comment] : [];
@@ -251,6 +260,18 @@ function panel(run, slot) {
     for (const one of [overview, look, square, table]) one.draw();
     if (expected.length) comment.textContent = shown(expected[now().token]);
     if (slot === 0) $("status").textContent = `${name(layer, head)}: ${table.words()}`;
+  }};
+}
+
+// One mechanism of a gallery: what one head sees, without the others.
+function card(parts) {
+  const {run, example} = parts, look = example.image ? pictures(parts) : text(parts), square = example.image ? null : matrix(parts);
+  const element = make("section", {className: "run"}, make("h2", {textContent: data.runs[run].name}),
+    make("p", {className: "soft", textContent: exampleOf(run).note}), look.element, legend(parts), ...(square ? [square.element] : []));
+  element.setAttribute("aria-label", data.runs[run].name);
+  return {element, draw: () => {
+    look.draw();
+    square?.draw();
   }};
 }
 
@@ -431,7 +452,7 @@ function pictures({run, slot, example, map, first, scale, size, now, weights, sa
     else if (to < 0) hold(state.way, 0);
   };
   const caption = make("figcaption"), element = make("div", {className: "pictures"},
-    make("figure", {}, input, make("figcaption", {textContent: "input: point at a patch, click to hold it"})), make("figure", {}, over, caption));
+    make("figure", {}, input, make("figcaption", {textContent: data.gallery ? "input" : "input: point at a patch, click to hold it"})), make("figure", {}, over, caption));
   if (first) {
     const button = make("button", {type: "button", id: `class-${slot}`, textContent: "class token", onclick: () => hold(state.way, 0)});
     button.style.padding = "4px 10px";
@@ -460,7 +481,7 @@ function pictures({run, slot, example, map, first, scale, size, now, weights, sa
 
 // The whole matrix, with the row or column in focus framed.
 function matrix({slot, stack, example, layer, head, name, map, scale, size, now, quoted}) {
-  const room = window.innerWidth < 1050 ? window.innerWidth - 110 : state.runs.length > 1 ? 500 : 380;
+  const room = data.gallery ? 190 : window.innerWidth < 1050 ? window.innerWidth - 110 : state.runs.length > 1 ? 500 : 380;
   const cell = clamp(Math.floor(room / Math.max(size.row, size.column)), 2, 26), labelled = cell >= 9 && !example.image;
   const font = `${Math.min(13, cell)}px ui-monospace, Menlo, Consolas, monospace`, ruler = make("canvas").getContext("2d");
   ruler.font = font;

@@ -66,6 +66,27 @@ def test_a_weight_over_uniform_is_shown_beside_that_of_all_keys(seen):
     assert page.locator("#choose-uniform").is_checked()
 
 
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_gallery_shows_every_mechanism_and_they_share_the_token(page, tmp_path, dark):
+    file = tmp_path / "gallery.html"
+    file.write_text(pages.gallery({f"mechanism {n}": [looks(seed=n)] for n in range(10)}), encoding="utf-8")
+    page.emulate_media(color_scheme="dark" if dark else "light")
+    page.goto(f"{file.as_uri()}#example=0")
+    assert page.locator(".run h2").all_inner_texts() == [f"mechanism {n}" for n in range(10)]
+    boxes = [run.bounding_box()["y"] for run in page.locator(".run").all()]
+    assert boxes == [boxes[0]] * 5 + [boxes[5]] * 5
+    page.hover("#token-9-row-1")
+    assert page.locator(".token.now").all_inner_texts() == ["</script>"] * 10
+    page.select_option("#choose-shown", label="layer 1 · head 2")
+    assert "heads=0.1&" in page.url
+    page.select_option("#choose-example", label="an image")
+    assert page.locator(".pictures").count() == 10
+    page.set_viewport_size({"width": 420, "height": 900})
+    for example in range(3):
+        page.select_option("#choose-example", str(example))
+        assert page.evaluate("document.documentElement.scrollWidth") == 420
+
+
 def test_the_overlay_of_an_image_has_the_colours_of_the_bar(seen):
     page = seen("example=2&runs=0&heads=0.1&row=1")
     ends = page.evaluate("[css(1), document.querySelector('.legend .bar').style.backgroundImage]")
