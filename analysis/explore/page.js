@@ -553,12 +553,12 @@ function matrix({slot, stack, example, layer, head, name, map, scale, size, now,
 
 function legend({map, scale}) {
   const low = map.signed ? -1 : state.uniform ? -Math.min(1, 1 / scale) : 0; // no weight is less than 0
-  const ticks = low ? [low, ...(low < -0.7 ? [-0.25] : []), 0, 0.25, 1] : [0, 1 / 16, 1 / 4, 9 / 16, 1];
+  const few = low ? [low, 0, 1] : [0, 1 / 4, 1], many = low ? [low, ...(low < -0.7 ? [-0.25] : []), 0, 0.25, 1] : [0, 1 / 16, 1 / 4, 9 / 16, 1];
   const root = (share) => Math.sign(share) * Math.sqrt(Math.abs(share)), place = (share) => (100 * (root(share) - root(low))) / (1 - root(low));
   const bar = make("div", {className: "bar"}), marks = make("div", {className: "ticks"});
   const stops = range(33).map((i) => root(low) + (i / 32) * (1 - root(low))).map((at) => css(Math.sign(at) * at * at));
   bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
-  for (const share of ticks) {
+  for (const share of data.gallery ? few : many) {
     const mark = make("span", {textContent: amount(share * scale)});
     mark.style.left = `${place(share)}%`;
     marks.append(mark);
