@@ -43,6 +43,7 @@ docs: .venv/installed-docs
 	$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
 
 .venv/installed: requirements.txt constraints.txt pyproject.toml | .venv/bin/python
+	@echo "Installing JAX and the other packages into .venv, once; this takes some minutes and prints nothing."
 	$(BIN)/python -m pip install -q -r requirements.txt -c constraints.txt
 	$(BIN)/python -m pip install -q --no-deps -e .
 	touch $@

@@ -25,6 +25,7 @@ from train import cli
 from train.cli.files import check_place, is_line, is_number, read_record, write_json, write_text, writing
 from train.grids import grid, tuning
 from train.loading.leaves import completed, flatten
+from train.run import doubts
 from train.run.workdir import read_config, read_results
 
 SUFFIX = ".json"  # ending of an archive's name
@@ -255,12 +256,13 @@ def _is_result(result: Any) -> bool:
     kinds = {"best_step": int, "steps": int, "best": dict}
     if not (isinstance(result, dict) and all(type(result.get(name)) is kind for name, kind in kinds.items())):
         return False
-    best = result["best"]
-    tables = (*best.values(), result.get("versions", {}))
+    best, baselines = result["best"], result.get("baselines", {})
+    tables = (*best.values(), baselines, result.get("versions", {}))
     if result["steps"] < 1 or "test" not in best or not all(isinstance(table, dict) for table in tables):
         return False
-    costs = [result.get("seconds"), *(result[name] for name in (*COSTS, FLOPS) if name in result)]
-    return all(map(is_number, [*costs, *(value for metrics in best.values() for value in metrics.values())]))
+    costs = [result.get("seconds"), *(result[name] for name in (*COSTS, FLOPS, *doubts.SIZES) if name in result)]
+    measured = [value for metrics in (*best.values(), baselines) for value in metrics.values()]
+    return all(map(is_number, [*costs, *measured]))
 
 
 def work_directories(folder: Path) -> Iterator[Path]:

@@ -9,13 +9,15 @@ import numpy as np
 
 from analysis import compare, metrics, statistics, tables, tuning, verdicts
 from analysis.compare import Baseline, GroupComparison
-from analysis.metrics import METRICS, Metric, P, counted
+from analysis.metrics import METRICS, Metric, P
 from analysis.runs import Found, Run, short
 from analysis.statistics import LEVEL
 from analysis.tables import Number, ResultColumn, ResultTable
-from attention.errors import in_line, unknown
+from attention.errors import in_line, listed, unknown
 from train import tasks
 from train.cli.files import write_text
+from train.cli.terminal import counted
+from train.run import doubts
 
 EFFECT = Metric("effect")
 UNCLAIMED = "not claimed"
@@ -50,12 +52,27 @@ class ComparisonReport:
 
     @property
     def verdict(self) -> list[str]:
-        """What may be said, in sentences: first of what was declared, then of the differences."""
+        """What may be said, in sentences: of what was declared, of the differences, and of what is in doubt."""
         declared = [
             f"Declared: {name}{claim and f' ({claim})'}: {said} ({difference}, {seeds} seeds)."
             for name, claim, seeds, difference, _, said, _ in self.declared.rows
         ]
-        return declared + (compare.verdict(self.comparisons) or [ALONE])
+        said = compare.verdict(self.comparisons) or [ALONE]
+        return declared + said + list(dict.fromkeys(map(doubts.caution, self._doubts())))
+
+    def _doubts(self) -> Iterator[str]:
+        for group in self.found.groups:
+            mean = {"accuracy": float(np.mean([run.value("accuracy") for run in group.runs]))}
+            for run in group.runs:
+                yield from doubts.of_sizes(run.result)
+            yield from (f"{group.label}: {doubt}" for doubt in doubts.of_metrics(mean, group.runs[0].result))
+        for column in self.results.columns:
+            cells = zip(self.found.groups, column.numbers, strict=False)
+            beyond = [group.label for group, cell in cells if cell.is_beyond]
+            if beyond and column.name in self.compared.values():
+                interval = f"The {1 - LEVEL:.0%} interval of the {column.title.partition(',')[0]}"
+                whose = listed(beyond, compare.LISTED)
+                yield f"{interval} reaches beyond 0 or 100 % for {whose}; more seeds make it narrower."
 
     @property
     def differences(self) -> ResultTable:

@@ -82,11 +82,6 @@ METRICS = {
 COSTS = ("attention_layer_parameters", "parameters", "seconds_per_epoch", "peak_memory_bytes")
 
 
-def counted(number: int, noun: str) -> str:
-    """Writes a number with its noun, such as `1 seed` and `3 seeds`."""
-    return f"{number} {noun}" + "s" * (number != 1)
-
-
 def find(name: str) -> Metric:
     """Finds the metric of a name; raises a UsageError where there is none."""
     check_known("metric", name, METRICS)

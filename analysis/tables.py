@@ -43,6 +43,12 @@ class Number:
     rank: int = 0
     sign: str = ""
 
+    @property
+    def is_beyond(self) -> bool:
+        """Whether it is a share whose interval goes below 0 or above 1."""
+        ends = self.value - self.spread, self.value + self.spread
+        return self.metric.scale == 100 and (ends[0] < 0 or ends[1] > 1)
+
     def __str__(self) -> str:
         spread = "" if math.isnan(self.spread) else f" ± {self.metric.text(self.spread)}"
         return self.metric.text(self.value, self.sign) + spread + (f" ({self.rank})" if self.rank else "")

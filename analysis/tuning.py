@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from analysis import metrics
-from analysis.metrics import counted
 from analysis.tables import Number, ResultColumn, ResultTable
+from train.cli.terminal import counted
 
 
 def table(sweeps: Sequence[Mapping[str, Any]]) -> ResultTable:

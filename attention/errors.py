@@ -10,6 +10,7 @@ from types import TracebackType
 
 HERE = Path(__file__).parents[1]  # where all packages of the bench are
 WORD, MESSAGE = 400, 4000  # the most characters of one word, and of all words; a path may have 255 in each of its parts
+MANY, NEAREST = 20, 3  # of more valid names than the first, an error lists only the nearest, where so many are near
 
 _STEERING = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -71,15 +72,18 @@ class UnsupportedError(UsageError):
 
 
 def unknown(kind: str, value: object, valid: Iterable[str]) -> UsageError:
-    """Makes the error for a name that is not in `valid`; it suggests the nearest valid name.
+    """Makes the error for a name that is not in `valid`; it suggests the nearest valid name, and names the others.
 
     Args:
       kind: The kind of thing that is named, as it reads in a sentence ("attention mechanism").
     """
     valid = sorted(valid)
-    nearest = difflib.get_close_matches(str(value), valid, n=1)
+    nearest = difflib.get_close_matches(str(value), valid, n=NEAREST)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    return UsageError(f"Unknown {kind} {value!r}.{hint} Valid: {', '.join(valid) or 'none'}.")
+    names = f"Valid: {', '.join(valid) or 'none'}"
+    if len(valid) > MANY and len(nearest) == NEAREST:
+        names = f"Nearest of {len(valid)}: {', '.join(nearest)}"
+    return UsageError(f"Unknown {kind} {value!r}.{hint} {names}.")
 
 
 def explain_hidden(packages: Sequence[str] = ("models", "train")) -> None:

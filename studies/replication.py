@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import mean
 
 from analysis import report, tables, verdicts
-from analysis.metrics import METRICS, counted
+from analysis.metrics import METRICS
 from analysis.pictures import curves, effects, style
 from analysis.runs import Found
 from analysis.tables import ResultTable
@@ -30,6 +30,7 @@ from studies import kept, ledger, pretraining, runs
 from studies.declared import ALL
 from studies.definitions import DECLARATIONS
 from train import cli, sweep
+from train.cli.terminal import counted
 from train.grids import declaration
 from train.grids.declaration import Declaration
 

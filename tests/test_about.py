@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import subprocess
 import tomllib
 
 import pytest
@@ -67,6 +68,11 @@ def test_every_target_of_make_that_is_named_exists():
         text = (ROOT / page).read_text(encoding="utf-8")
         named = re.findall(r"^    (?:\w+=\S+ )?make ([a-z -]+)$|`make ([a-z -]+)`", text, re.MULTILINE)
         assert {word for pair in named for words in pair for word in words.split()} <= set(rules)
+
+
+def test_make_says_what_takes_minutes_before_it_is_silent():
+    planned = subprocess.run(["make", "-nB", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.search(r'echo "Installing .* some minutes.*\n.*pip install -q', planned)
 
 
 def test_the_version_is_one():

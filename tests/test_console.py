@@ -112,7 +112,7 @@ def test_nor_do_they_in_the_processes_of_a_sweep(hostile, tmp_path):
     words = [*arguments(tmp_path / "runs", train__length="2 steps"), "--over=model.attention=super"]
     done = hostile("sweep", *words)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 of 1 runs have finished, 0 failed." in done.stdout
+    assert "1 of 1 run has finished, 0 failed." in done.stdout
     assert f"python -m analysis.report {tmp_path / 'runs'} makes tables" in done.stdout
 
 

@@ -56,6 +56,12 @@ def examples(text):
     return [shlex.split(line[line.index("python -m") :]) for line in lines]
 
 
+@pytest.mark.parametrize("name", ["train.main", "train.launch", "train.score"])
+def test_help_imports_nothing_that_takes_long(name, run_python):
+    code = "import {0}, sys; {0}.main(['--help']); print({{'flax', 'grain', 'optax', 'orbax'}} & sys.modules.keys())"
+    assert run_python("-c", code.format(name)).stdout.endswith("\nset()\n")
+
+
 def on_a_terminal(act):
     """What is written to a terminal meanwhile."""
     reader, writer = pty.openpty()

@@ -16,7 +16,7 @@ from attention.errors import UsageError
 from train import cli
 from train.data.sources import lines
 from train.decode import captions, trained
-from train.decode.continuations import continuations, unseen
+from train.decode.continuations import continuations, tell, unseen
 from train.decode.language_models import LanguageModel
 from train.generation.decoding import Sampling
 from train.generation.search import Search
@@ -104,11 +104,15 @@ def main(flags: argparse.Namespace) -> None:
     sampling = _sampling(flags, 1.0 if flags.temperature is None else flags.temperature)
     stream = Stream(flags.stop)
     tokens, show = 100 if flags.tokens is None else flags.tokens, stream if len(prompts) == 1 else unseen
-    texts = continuations(_language(flags), prompts, tokens, sampling, flags.seed, flags.stop, show, flags.chat)
+    remarks: list[str] = []
+    language, say = _language(flags), remarks.append
+    texts = continuations(language, prompts, tokens, sampling, flags.seed, flags.stop, show, flags.chat, say)
     if len(texts) == 1:
         stream.finish(texts[0], end="\n")
     else:
         print("\n\n".join(texts))
+    for remark in remarks:
+        tell(remark)
 
 
 if __name__ == "__main__":

@@ -134,9 +134,9 @@ def _pass_on(process: subprocess.Popen, index: int) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Launches; chooses the work directory if none is given, to say how to continue."""
-    from train import loading
-
     processes, devices, given = parse(arguments)
+    from train import loading  # after what answers --help
+
     flags = dict(cli.taken(given, {"--config", "--workdir"}.__contains__)[0])
     if flags.get("--workdir"):
         return launch(processes, devices, given)

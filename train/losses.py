@@ -35,14 +35,15 @@ def in_top(logits: Float[Array, "*B C"], labels: Int[Array, "*B"], k: int) -> Fl
 def in_nats(
     logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smoothing: float = 0.0
 ) -> dict[str, Float[Array, "*B"]]:
-    """Measures only the `loss` of each prediction, in nats."""
-    return {"loss": cross_entropy(logits, labels, smoothing)}
+    """Measures the `loss` of each prediction, in nats; with smoothing also the `plain_loss`, without it."""
+    plain = {"plain_loss": cross_entropy(logits, labels)} if smoothing else {}
+    return {"loss": cross_entropy(logits, labels, smoothing)} | plain
 
 
 def of_classes(
     logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smoothing: float = 0.0
 ) -> dict[str, Float[Array, "*B"]]:
-    """Measures the `loss` in nats and the `accuracy` of each prediction."""
+    """Measures the `accuracy` of each prediction beside `in_nats`."""
     return in_nats(logits, labels, smoothing) | {"accuracy": in_top(logits, labels, 1)}
 
 

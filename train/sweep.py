@@ -23,6 +23,7 @@ from typing import Any
 
 from attention.errors import UsageError
 from train import cli
+from train.cli.terminal import counted
 from train.grids import declaration, grid, matching, pool, tuning
 from train.grids.running import Ended, Runs, run_all, sum_up
 from train.loading import literal
@@ -165,7 +166,7 @@ def _submit(commands: Sequence[Sequence[str]], directory: Path, options: str) ->
     except (TypeError, NameError, ValueError) as error:
         raise UsageError(f"--slurm={options} is not what submitit takes: {error}.") from error
     jobs = executor.map_array(subprocess.check_call, commands) if commands else []
-    print(f"Submitted {len(jobs)} jobs{f', {jobs[0].job_id} the first' if jobs else ''}.")
+    print(f"Submitted {counted(len(jobs), 'job')}{f', {jobs[0].job_id} the first' if jobs else ''}.")
 
 
 def run(flags: argparse.Namespace, ended: Ended = lambda path: None) -> int:

@@ -46,6 +46,11 @@ class Wanted:
     tokens: int = 64
     step: str = "best"
 
+    def of_task(self, directory: Path) -> "Wanted":
+        """Leaves out the texts where a run's model reads none, or reads them to translate."""
+        task = workdir.load_config(directory).task
+        return self if task in attention_maps.TEXT_TASKS else dataclasses.replace(self, texts=())
+
 
 @dataclasses.dataclass(frozen=True)
 class Look:
@@ -139,6 +144,31 @@ def alike(runs: Sequence[Looks]) -> Sequence[Looks]:
     if all(read == random[0] for read in random):
         return runs
     return [dataclasses.replace(run, examples=run.given) for run in runs]
+
+
+def by_mechanism(runs: Sequence[Looks]) -> dict[str, list[Looks]]:
+    """Sorts runs by their mechanism, each with one of every task, without random tokens.
+
+    Raises:
+      UsageError: A mechanism has two runs of a task or none, or runs of one task differ in an example.
+    """
+    by_task: dict[str, dict[str, Looks]] = {}
+    for run in runs:
+        of_task = by_task.setdefault(run.config.task, {})
+        if (same := of_task.setdefault(run.config.model.attention, run)) is not run:
+            raise UsageError(
+                f"{same.directory} and {run.directory} are both runs of {run.config.task} with "
+                f"{run.config.model.attention}; a gallery has one of them."
+            )
+    names = list(dict.fromkeys(run.config.model.attention for run in runs))
+    for task, of_task in by_task.items():
+        alike([*of_task.values()])
+        if missing := [name for name in names if name not in of_task]:
+            raise UsageError(f"No run of {task} is with {missing[0]}, which others have; give one, or leave those out.")
+    return {
+        name: [dataclasses.replace(of_task[name], examples=of_task[name].given) for of_task in by_task.values()]
+        for name in names
+    }
 
 
 def _images(directory: Path, config: Config, wanted: Wanted) -> list[Look]:

@@ -2,7 +2,7 @@
 // A map is a matrix of weights: where its bytes start, the weight of a step, and whether they have signs. The maps of a
 // layer are its heads, their mean and, in self-attention, the rollout up to the layer.
 const data = JSON.parse(document.getElementById("data").textContent);
-const state = {example: 0, stack: 0, runs: [0], heads: [], way: "row", token: 0, cell: 0, order: "", common: false};
+const state = {example: 0, stack: 0, runs: [0], heads: [], way: "row", token: 0, cell: 0, order: "", common: false, uniform: false};
 let bytes, signedBytes, panels = [], hovered = null, palette, finding = innerWidth > 700;
 
 const $ = (id) => document.getElementById(id);
@@ -26,12 +26,32 @@ async function unpack() {
 const at = (map, place) => (map.signed ? signedBytes : bytes)[map.at + place] * map.step;
 const most = (map) => map.step * (map.signed ? 127 : 255);
 
+// What is shown of a map: its weights, or how far each is from the same weight for all keys, as a multiple of that.
+function seen(stack, map, place) {
+  if (!state.uniform) return at(map, place);
+  const keys = stack.columns.length, row = Math.floor(place / keys);
+  if (!stack.causal) return at(map, place) * keys - 1;
+  return place % keys > row ? 0 : at(map, place) * (row + 1) - 1;
+}
+
+function greatest(stack, map) {
+  if (!state.uniform) return most(map);
+  const farthest = () => range(stack.rows.length * stack.columns.length).reduce((far, place) => Math.max(far, Math.abs(seen(stack, map, place))), 0);
+  return (map.farthest ??= farthest() || 1);
+}
+
+const amount = (x) => (state.uniform ? `${(x + 1).toFixed(2)}×`.replace("-", "−") : number(x));
+
 // Colours: from paper over a middle tone to the end, by the square root of the weight's share of the scale.
 function readPalette() {
   const style = getComputedStyle(document.documentElement);
   const rgb = (name) => style.getPropertyValue(name).trim().split(/\s+/).map(Number);
   palette = {zero: rgb("--zero"), plus: [rgb("--plus-mid"), rgb("--plus")], minus: [rgb("--minus-mid"), rgb("--minus")],
     ink: style.getPropertyValue("--ink"), soft: style.getPropertyValue("--soft"), accent: style.getPropertyValue("--accent")};
+  palette.pixels = range(511).map((step) => {
+    const [r, g, b] = colour((step - 255) / 255);
+    return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+  });
 }
 
 function colour(share) {
@@ -44,15 +64,13 @@ function colour(share) {
 const css = (share) => `rgb(${colour(share).join(" ")})`;
 const inkOn = ([r, g, b]) => (0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#16181c" : "#ffffff");
 
-// A canvas of some weights of a map, a pixel each; `places` are where they stand in it.
-function bitmap(map, scale, width, height, places = (pixel) => pixel) {
+// A canvas of some values of a map, a pixel each; `places` are where they stand in it.
+function bitmap(stack, map, scale, width, height, places = (pixel) => pixel) {
   const canvas = make("canvas", {width, height, className: width > 48 ? "" : "coarse"}), context = canvas.getContext("2d");
   const image = context.createImageData(width, height), pixels = new Uint32Array(image.data.buffer);
-  const colours = range(256).map((byte) => {
-    const [r, g, b] = colour(((map.signed ? (byte << 24) >> 24 : byte) * map.step) / scale);
-    return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
-  });
-  for (let pixel = 0; pixel < pixels.length; pixel++) pixels[pixel] = colours[bytes[map.at + places(pixel)]];
+  for (let pixel = 0; pixel < pixels.length; pixel++) {
+    pixels[pixel] = palette.pixels[255 + Math.round(255 * clamp(seen(stack, map, places(pixel)) / scale, -1, 1))];
+  }
   context.putImageData(image, 0, 0);
   return canvas;
 }
@@ -60,9 +78,10 @@ function bitmap(map, scale, width, height, places = (pixel) => pixel) {
 // The state of the page and its address.
 function remember() {
   const words = new URLSearchParams({example: state.example, stack: state.stack, runs: state.runs.join(","),
-    heads: state.heads.map((head) => head.join(".")).join(","), [state.way]: state.token});
+    heads: state.heads.slice(0, data.gallery ? 1 : 2).map((head) => head.join(".")).join(","), [state.way]: state.token});
   if (state.order) words.set("order", state.order);
   if (state.common) words.set("common", 1);
+  if (state.uniform) words.set("uniform", 1);
   history.replaceState(null, "", "#" + words);
 }
 
@@ -71,14 +90,16 @@ function recall() {
   const numbers = (name) => (words.get(name) ?? "").split(/[.,]/).map(Number);
   const index = (value, length) => (Number.isInteger(value) && value >= 0 && value < length ? value : 0);
   state.example = index(numbers("example")[0], data.examples.length);
-  state.runs = [...new Set((words.has("runs") ? numbers("runs") : range(Math.min(2, data.runs.length)))
-    .map((run) => index(run, data.runs.length)))].slice(0, 2);
+  const some = words.has("runs") ? numbers("runs") : range(Math.min(2, data.runs.length));
+  state.runs = data.gallery ? range(data.runs.length) : [...new Set(some.map((run) => index(run, data.runs.length)))].slice(0, 2);
   state.stack = index(numbers("stack")[0], stacks().length);
   const flat = numbers("heads");
   state.heads = state.runs.map((run, i) => {
     const {layers} = stackOf(run);
-    const layer = words.has("heads") ? index(flat[2 * i], layers.length) : layers.length - 1;
-    return [layer, index(flat[2 * i + 1], layers[layer].maps.length)];
+    const of = data.gallery ? 0 : 2 * i; // of a gallery, all show the same head
+    const layer = words.has("heads") ? index(flat[of], layers.length) : layers.length - 1;
+    const head = data.gallery && !words.has("heads") ? stackOf(run).heads : flat[of + 1];
+    return [layer, index(head, layers[layer].maps.length)];
   });
   state.way = words.has("column") ? "column" : "row";
   const first = stackOf(state.runs[0]);
@@ -86,6 +107,7 @@ function recall() {
   state.token = words.has(state.way) ? index(numbers(state.way)[0], tokens) : data.examples[state.example].image ? 0 : tokens - 1;
   state.order = patternsOf(state.runs).includes(words.get("order")) ? words.get("order") : "";
   state.common = words.has("common");
+  state.uniform = words.has("uniform");
 }
 
 const exampleOf = (run) => data.runs[run].examples[state.example];
@@ -148,15 +170,21 @@ function controls() {
   const names = data.runs.map((run) => run.name);
   const parts = [select("Example", data.examples.map((example) => example.title), state.example, (example) => go({example}))];
   if (stacks().length > 1) parts.push(select("Attention", stacks().map((stack) => stack.name), state.stack, (stack) => go({stack})));
-  if (names.length > 1) {
+  if (data.gallery) {
+    const {layers, heads} = stackOf(0), places = layers.flatMap((one, l) => one.maps.map((_, h) => [l, h]));
+    parts.push(select("Shown", places.map(([l, h]) => nameOf(l, h, heads)), places.findIndex(([l, h]) => l === state.heads[0][0] && h === state.heads[0][1]),
+      (place) => change({heads: state.runs.map(() => places[place])})));
+  } else if (names.length > 1) {
     parts.push(select("Run", names, state.runs[0], (run) => go({runs: [run, ...state.runs.slice(1)]})));
     parts.push(select("Beside it", ["none", ...names], (state.runs[1] ?? -1) + 1,
       (run) => go({runs: run ? [state.runs[0], run - 1] : [state.runs[0]]})));
   }
   const orders = patternsOf(state.runs);
-  parts.push(select("Order of heads", ["layer and head", ...orders], orders.indexOf(state.order) + 1, (order) => change({order: orders[order - 1] ?? ""})));
-  const box = make("input", {type: "checkbox", checked: state.common, onchange: () => change({common: box.checked})});
-  parts.push(make("label", {className: "check"}, box, "one colour scale for all heads"));
+  if (!data.gallery) parts.push(select("Order of heads", ["layer and head", ...orders], orders.indexOf(state.order) + 1, (order) => change({order: orders[order - 1] ?? ""})));
+  for (const [name, words] of [["common", "one colour scale for all heads"], ["uniform", "weight over uniform"]]) {
+    const box = make("input", {type: "checkbox", id: `choose-${name}`, checked: state[name], onchange: () => change({[name]: box.checked})});
+    parts.push(make("label", {className: "check"}, box, words));
+  }
   $("controls").replaceChildren(...parts);
 }
 
@@ -164,9 +192,10 @@ function controls() {
 function go(changes) {
   Object.assign(state, changes);
   const words = new URLSearchParams({example: state.example, stack: state.stack, runs: state.runs.join(",")});
-  if (!changes.runs) words.set("heads", state.heads.map((head) => head.join(".")).join(","));
+  if (!changes.runs) words.set("heads", state.heads.slice(0, data.gallery ? 1 : 2).map((head) => head.join(".")).join(","));
   if (state.order) words.set("order", state.order);
   if (state.common) words.set("common", 1);
+  if (state.uniform) words.set("uniform", 1);
   history.replaceState(null, "", "#" + words);
   recall();
   build();
@@ -176,7 +205,7 @@ function build() {
   const active = document.activeElement?.id;
   controls();
   panels = state.runs.map((run, slot) => panel(run, slot));
-  $("runs").className = panels.length === 1 ? "alone" : "both";
+  $("runs").className = data.gallery ? "gallery" : panels.length === 1 ? "alone" : "both";
   const along = $("runs").scrollLeft;
   $("runs").replaceChildren(...panels.map((one) => one.element));
   $("runs").scrollLeft = along;
@@ -188,6 +217,8 @@ function draw() {
   for (const one of panels) one.draw();
 }
 
+const nameOf = (l, h, heads) => `layer ${l + 1} · ${h < heads ? `head ${h + 1}` : h === heads ? "mean of heads" : "rollout"}`;
+
 // Everything about one run.
 function panel(run, slot) {
   const stack = stackOf(run), example = data.examples[state.example];
@@ -195,11 +226,11 @@ function panel(run, slot) {
   const {rows, columns} = stack, size = {row: rows.length, column: columns.length};
   const two = rows.some((text, i) => text !== columns[i]) || size.row !== size.column;
   const first = example.image ? size.column - example.grid[0] * example.grid[1] : 0;
-  const name = (l, h) => `layer ${l + 1} · ${h < stack.heads ? `head ${h + 1}` : h === stack.heads ? "mean of heads" : "rollout"}`;
+  const name = (l, h) => nameOf(l, h, stack.heads);
   const word = (way, i) => (example.image ? (way === "row" ? rows : columns)[i] : `“${shown((way === "row" ? rows : columns)[i])}”`);
   const quoted = (way, i) => (!example.image ? "" : i < first ? "the " : "the patch in ") + word(way, i);
   const scaleOf = (one, l, h) => state.common && h <= stack.heads
-    ? Math.max(...stack.layers.flatMap((x) => x.maps.slice(0, stack.heads).map(most))) : most(one);
+    ? Math.max(...stack.layers.flatMap((x) => x.maps.slice(0, stack.heads).map((of) => greatest(stack, of)))) : greatest(stack, one);
   const scale = scaleOf(map, layer, head);
   const now = () => {
     const {way, token} = focus();
@@ -207,14 +238,15 @@ function panel(run, slot) {
   };
   const other = (way) => (way === "row" ? "column" : "row");
   const place = ({way, token}, k) => (way === "row" ? token * size.column + k : k * size.column + token);
-  const weights = (one, spot) => range(size[other(spot.way)]).map((k) => at(one, place(spot, k)));
-  const said = (way, i, k, value) => way === "row" ? `${quoted("row", i)} looks at ${quoted("column", k)}: ${number(value)}`
-    : `${quoted("column", i)} is looked at by ${quoted("row", k)}: ${number(value)}`;
+  const weights = (one, spot) => range(size[other(spot.way)]).map((k) => seen(stack, one, place(spot, k)));
+  const said = (way, i, k, value) => way === "row" ? `${quoted("row", i)} looks at ${quoted("column", k)}: ${amount(value)}`
+    : `${quoted("column", i)} is looked at by ${quoted("row", k)}: ${amount(value)}`;
   const pick = (l, h) => {
     state.heads[slot] = [l, h];
     change({});
   };
   const parts = {run, slot, stack, example, layer, head, map, size, two, first, name, quoted, scaleOf, scale, now, other, place, weights, said, pick, word};
+  if (data.gallery) return card(parts);
   const overview = heads(parts), look = example.image ? pictures(parts) : text(parts), square = matrix(parts), table = strongest(parts);
   const {note: words, expected} = exampleOf(run), comment = make("p", {className: "soft", textContent: words});
   const note = words || expected.length ? [comment] : [];
@@ -228,6 +260,18 @@ function panel(run, slot) {
     for (const one of [overview, look, square, table]) one.draw();
     if (expected.length) comment.textContent = shown(expected[now().token]);
     if (slot === 0) $("status").textContent = `${name(layer, head)}: ${table.words()}`;
+  }};
+}
+
+// One mechanism of a gallery: what one head sees, without the others.
+function card(parts) {
+  const {run, example} = parts, look = example.image ? pictures(parts) : text(parts), square = example.image ? null : matrix(parts);
+  const element = make("section", {className: "run"}, make("h2", {textContent: data.runs[run].name}),
+    make("p", {className: "soft", textContent: exampleOf(run).note}), look.element, legend(parts), ...(square ? [square.element] : []));
+  element.setAttribute("aria-label", data.runs[run].name);
+  return {element, draw: () => {
+    look.draw();
+    square?.draw();
   }};
 }
 
@@ -272,7 +316,7 @@ function heads({slot, stack, example, layer, head, size, first, name, scaleOf, n
   const fill = ({one, button, l, h}) => {
     const scale = scaleOf(one, l, h), [height, width] = example.image ? example.grid : [size.row, size.column];
     const spot = now(), patch = (pixel) => place(spot, first + pixel);
-    button.replaceChildren(bitmap(one, scale, width, height, example.image ? patch : undefined));
+    button.replaceChildren(bitmap(stack, one, scale, width, height, example.image ? patch : undefined));
     if (state.order) button.append(make("small", {textContent: `${l + 1}.${h + 1}  ${score([l, h]).toFixed(2)}`}));
   };
   drawn.forEach(fill);
@@ -336,7 +380,7 @@ function text({slot, stack, size, two, map, scale, now, other, weights, said}) {
       button.classList.toggle("now", list === source && i === token);
       button.tabIndex = i === (side === (two ? way : "row") ? token : 0) ? 0 : -1;
     });
-    svg.replaceChildren(...arcsOf(element, source[token], target, values));
+    svg.replaceChildren(...arcsOf(element, source[token], target, state.uniform ? values.map((x) => Math.max(x, 0)) : values));
   }};
 }
 
@@ -360,7 +404,8 @@ function arcsOf(element, from, target, values) {
   });
 }
 
-// An image: its patches under the weights of the patch in focus.
+// An image: its patches under the weights of the patch in focus, in the colours of the bar.
+const OVER = 0.8; // of the colours; the rest is the image
 function pictures({run, slot, example, map, first, scale, size, now, weights, said, quoted}) {
   const source = exampleOf(run).image, [high, wide] = example.grid, side = 300, plain = make("canvas", {width: source.width, height: source.height});
   const context = plain.getContext("2d"), pixels = context.createImageData(source.width, source.height);
@@ -407,7 +452,7 @@ function pictures({run, slot, example, map, first, scale, size, now, weights, sa
     else if (to < 0) hold(state.way, 0);
   };
   const caption = make("figcaption"), element = make("div", {className: "pictures"},
-    make("figure", {}, input, make("figcaption", {textContent: "input: point at a patch, click to hold it"})), make("figure", {}, over, caption));
+    make("figure", {}, input, make("figcaption", {textContent: data.gallery ? "input" : "input: point at a patch, click to hold it"})), make("figure", {}, over, caption));
   if (first) {
     const button = make("button", {type: "button", id: `class-${slot}`, textContent: "class token", onclick: () => hold(state.way, 0)});
     button.style.padding = "4px 10px";
@@ -418,12 +463,12 @@ function pictures({run, slot, example, map, first, scale, size, now, weights, sa
     for (const canvas of [input, over]) {
       const brush = paint(canvas), w = canvas.width / wide, h = canvas.height / high;
       if (canvas === over) {
-        brush.fillStyle = "rgb(0 0 0 / .45)";
-        brush.fillRect(0, 0, canvas.width, canvas.height);
+        brush.globalAlpha = OVER;
         values.slice(first).forEach((value, place) => {
-          brush.fillStyle = `rgb(${value < 0 ? "60 160 255" : "255 166 0"} / ${0.9 * Math.sqrt(Math.min(1, Math.abs(value) / scale))})`;
+          brush.fillStyle = css(value / scale);
           brush.fillRect((place % wide) * w, Math.floor(place / wide) * h, w, h);
         });
+        brush.globalAlpha = 1;
       }
       if (token < first) continue;
       brush.strokeStyle = "#fff";
@@ -436,7 +481,7 @@ function pictures({run, slot, example, map, first, scale, size, now, weights, sa
 
 // The whole matrix, with the row or column in focus framed.
 function matrix({slot, stack, example, layer, head, name, map, scale, size, now, quoted}) {
-  const room = window.innerWidth < 1050 ? window.innerWidth - 110 : state.runs.length > 1 ? 500 : 380;
+  const room = data.gallery ? 190 : window.innerWidth < 1050 ? window.innerWidth - 110 : state.runs.length > 1 ? 500 : 380;
   const cell = clamp(Math.floor(room / Math.max(size.row, size.column)), 2, 26), labelled = cell >= 9 && !example.image;
   const font = `${Math.min(13, cell)}px ui-monospace, Menlo, Consolas, monospace`, ruler = make("canvas").getContext("2d");
   ruler.font = font;
@@ -445,13 +490,13 @@ function matrix({slot, stack, example, layer, head, name, map, scale, size, now,
   const ratio = window.devicePixelRatio || 1, element = make("canvas", {className: "matrix", width: width * ratio, height: height * ratio, tabIndex: 0, id: `matrix-${slot}`});
   element.style.width = `${width}px`;
   element.setAttribute("role", "img");
-  const picture = bitmap(map, scale, size.column, size.row);
+  const picture = bitmap(stack, map, scale, size.column, size.row);
   const place = (event) => {
     const box = element.getBoundingClientRect(), shrunk = width / box.width;
     const row = Math.floor(((event.clientY - box.top) * shrunk - above) / cell), column = Math.floor(((event.clientX - box.left) * shrunk - left) / cell);
     return row >= 0 && row < size.row && column >= 0 && column < size.column ? {row, column} : null;
   };
-  const words = ({row, column}) => `${quoted("row", row)} looks at ${quoted("column", column)}: ${number(at(map, row * size.column + column))}`;
+  const words = ({row, column}) => `${quoted("row", row)} looks at ${quoted("column", column)}: ${amount(seen(stack, map, row * size.column + column))}`;
   element.onpointermove = (event) => {
     const spot = place(event);
     tell(event, spot ? words(spot) : "");
@@ -507,36 +552,39 @@ function matrix({slot, stack, example, layer, head, name, map, scale, size, now,
 }
 
 function legend({map, scale}) {
-  const ticks = (map.signed ? [-1, -0.25, 0, 0.25, 1] : [0, 1 / 16, 1 / 4, 9 / 16, 1]), low = map.signed ? -1 : 0;
-  const place = (share) => (100 * (Math.sign(share) * Math.sqrt(Math.abs(share)) - low)) / (1 - low);
+  const low = map.signed ? -1 : state.uniform ? -Math.min(1, 1 / scale) : 0; // no weight is less than 0
+  const few = low ? [low, 0, 1] : [0, 1 / 4, 1], many = low ? [low, ...(low < -0.7 ? [-0.25] : []), 0, 0.25, 1] : [0, 1 / 16, 1 / 4, 9 / 16, 1];
+  const root = (share) => Math.sign(share) * Math.sqrt(Math.abs(share)), place = (share) => (100 * (root(share) - root(low))) / (1 - root(low));
   const bar = make("div", {className: "bar"}), marks = make("div", {className: "ticks"});
-  const stops = range(33).map((i) => low + (i / 32) * (1 - low)).map((root) => css(Math.sign(root) * root * root));
+  const stops = range(33).map((i) => root(low) + (i / 32) * (1 - root(low))).map((at) => css(Math.sign(at) * at * at));
   bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
-  for (const share of ticks) {
-    const mark = make("span", {textContent: number(share * scale)});
+  for (const share of data.gallery ? few : many) {
+    const mark = make("span", {textContent: amount(share * scale)});
     mark.style.left = `${place(share)}%`;
     marks.append(mark);
   }
-  return make("div", {className: "legend"}, bar, marks, map.signed ? "weight; below 0 in blue" : "weight");
+  return make("div", {className: "legend"}, bar, marks, state.uniform ? "weight over uniform; below 1× in blue" : map.signed ? "weight; below 0 in blue" : "weight");
 }
 
 function strongest({map, scale, now, other, weights, quoted, word}) {
   const element = make("table"), top = () => {
     const spot = now(), values = weights(map, spot);
-    const order = range(values.length).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a])).slice(0, 8);
-    return {...spot, rest: order.filter((k) => values[k]).map((k) => [word(other(spot.way), k), values[k]]), sum: values.reduce((a, b) => a + b, 0)};
+    const size = (x) => (state.uniform ? x + 1 : Math.abs(x)); // of a weight that is shown as more or less than uniform
+    const order = range(values.length).filter((k) => values[k]).sort((a, b) => size(values[b]) - size(values[a])).slice(0, 8);
+    return {...spot, rest: order.map((k) => [word(other(spot.way), k), values[k]]), sum: values.reduce((a, b) => a + b, 0)};
   };
   const heading = ({way, token}) => (way === "row" ? `${quoted(way, token)} looks most at` : `${quoted(way, token)} is looked at most by`);
   return {element, words: () => {
     const found = top();
-    return `${heading(found)} ${found.rest.slice(0, 3).map(([text, value]) => `${text} ${number(value)}`).join(", ") || "nothing"}`;
+    return `${heading(found)} ${found.rest.slice(0, 3).map(([text, value]) => `${text} ${amount(value)}`).join(", ") || "nothing"}`;
   }, draw: () => {
     const found = top(), body = make("tbody", {}, ...found.rest.map(([text, value]) => {
       const bar = make("i");
       bar.style.width = `${100 * Math.min(1, Math.abs(value) / scale)}%`;
       bar.style.background = `rgb(${(value < 0 ? palette.minus : palette.plus)[0].join(" ")})`;
-      return make("tr", {}, make("td", {textContent: text}), make("td", {textContent: number(value)}), make("td", {}, bar));
-    }), make("tr", {}, make("td", {className: "soft", textContent: "all together"}), make("td", {className: "soft", textContent: number(found.sum)}), make("td")));
+      return make("tr", {}, make("td", {textContent: text}), make("td", {textContent: amount(value)}), make("td", {}, bar));
+    }));
+    if (!state.uniform) body.append(make("tr", {}, make("td", {className: "soft", textContent: "all together"}), make("td", {className: "soft", textContent: number(found.sum)}), make("td")));
     element.replaceChildren(make("caption", {textContent: heading(found)}), body);
   }};
 }

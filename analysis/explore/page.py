@@ -4,7 +4,7 @@ import base64
 import dataclasses
 import gzip
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +56,39 @@ def of(runs: Sequence[Looks]) -> str:
     Raises:
       UsageError: There are more weights than a browser holds.
     """
-    _check_size(runs)
+    return _page([(name, _about(run), [run]) for name, run in zip(_names(runs), runs, strict=True)])
+
+
+def gallery(mechanisms: Mapping[str, Sequence[Looks]]) -> str:
+    """Writes the page of some mechanisms side by side, each with runs of the same tasks that see the same examples.
+
+    Raises:
+      UsageError: There are more weights than a browser holds.
+    """
+    return _page([(name, "", runs) for name, runs in mechanisms.items()], gallery=True)
+
+
+def _page(parts: Sequence[tuple[str, str, Sequence[Looks]]], gallery: bool = False) -> str:
+    """Fills the template with parts beside each other: their name, what they are, and runs whose examples they show."""
+    _check_size([run for *_, runs in parts for run in runs])
     store = Store()
     data = {
+        "gallery": gallery,
         "examples": [
-            {"title": look.title, "image": look.image is not None, "grid": look.grid} for look in runs[0].examples
+            {"title": look.title, "image": look.image is not None, "grid": look.grid}
+            for run in parts[0][-1]
+            for look in run.examples
         ],
         "runs": [
-            {"name": name, "model": _about(run), "examples": [_look(look, run, store) for look in run.examples]}
-            for name, run in zip(_names(runs), runs, strict=True)
+            {
+                "name": name,
+                "model": about,
+                "examples": [_look(look, run, store) for run in runs for look in run.examples],
+            }
+            for name, about, runs in parts
         ],
     }
-    title = "What the heads see: " + html.escape(", ".join(run["name"] for run in data["runs"]))
+    title = "What the heads see: " + html.escape(", ".join(name for name, *_ in parts))
     return shell.filled(Path(__file__).with_suffix(".html"), data, TITLE=title, WEIGHTS=store.packed())
 
 
@@ -117,6 +138,7 @@ def _stack(look: Look, name: str, maps: TextMaps, run: Looks, store: Store) -> d
         "columns": maps.columns,
         "heads": len(weights),
         "rollout": bool(maps.rollout),
+        "causal": maps.causal,
         "layers": layers,
     }
 

@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis import archive
-from analysis.metrics import counted
 from analysis.pictures import style
 from analysis.runs import MECHANISM, of_seed
 from attention.errors import UsageError, check_known, in_line
 from train.cli.files import read_record
+from train.cli.terminal import counted
 from train.loading.leaves import flatten
 from train.run import workdir
 

@@ -16,6 +16,7 @@ from analysis.metrics import Metric
 from analysis.pictures import style
 from attention.errors import UsageError, in_line
 from models.files import read_json
+from train.cli.terminal import counted
 
 Values = Mapping[str, Sequence[float]]
 
@@ -88,5 +89,5 @@ def _stacked(row: Float[np.ndarray, "seeds"]) -> Float[np.ndarray, "seeds"]:
 
 
 def _title(settings: int, missing: Sequence[str]) -> str:
-    title = f"{metrics.counted(settings, 'setting')}: seeds (dots), their means, and 95 % intervals of the means"
+    title = f"{counted(settings, 'setting')}: seeds (dots), their means, and 95 % intervals of the means"
     return title + (f"\nwithout a finite value: {', '.join(missing)}" if missing else "")

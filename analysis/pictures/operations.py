@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from analysis.layer_operations import Count, grid
-from analysis.metrics import counted
 from analysis.pictures.style import MECHANISMS, SURFACE, quiet
+from train.cli.terminal import counted
 
 COLOURS = {name: MECHANISMS[name][0] for name in ("dot_product", "optimised", "efficient", "super")}
 APART = 6  # fewer sizes than this are drawn as separate points

@@ -8,10 +8,10 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.metrics import counted
 from analysis.pictures import style
 from attention import Mask, gaussian_attention
 from attention.errors import UsageError
+from train.cli.terminal import counted
 
 MOST = 1000  # points, and steps: each point attends to all in each step
 SHOWN = 0.02  # a neighbour is drawn if its weight is more than this fraction of the greatest weight

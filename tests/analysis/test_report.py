@@ -243,7 +243,7 @@ def test_what_has_no_baseline_is_named(tmp_path, write_runs):
     assert "Rows differ in more than attention, and so may the reasons: heads." in page
     made = report(write_runs(tmp_path / "d", {"one": fields["super-4"]}))
     assert "1 setting, 2 runs; seeds a setting: 2. There is nothing to compare with." in made.markdown()
-    assert made.verdict == ["Nothing is compared: there is one setting, or no two that differ in one field alone."]
+    assert made.verdict[:1] == ["Nothing is compared: there is one setting, or no two that differ in one field alone."]
 
 
 def test_all_groups_are_drawn_with_every_baseline(grid, tmp_path, monkeypatch):
@@ -283,6 +283,21 @@ def test_mistakes_are_one_sentence(tmp_path, write_run, capsys, flags, message):
     assert message in printed.err
     assert printed.err.count("\n") == 1
     assert not (tmp_path / "report.md").exists()
+
+
+def test_what_is_in_doubt_is_said_beside_the_verdict(tmp_path, write_run):
+    facts = {"test_examples": 15, "baselines": {"majority_accuracy": 0.5}}
+    for name, accuracies in {"dot_product": (0.9, 0.98), "super": (0.5, 0.49)}.items():
+        for seed, accuracy in enumerate(accuracies):
+            write_run(tmp_path / f"{name}{seed}", seed, accuracy, model__attention=name, **facts)
+    made = report(runs.find([tmp_path]))
+    assert made.verdict[-3:] == [
+        "Caution: The test has only 15 examples, so one of them is 6.67 % of its result.",
+        "Caution: super: An accuracy of 49.5% is not above the 50.0% of giving the same class always.",
+        "Caution: The 95% interval of the test accuracy reaches beyond 0 or 100 % for dot_product; more seeds make it "
+        "narrower.",
+    ]
+    assert all(sentence in made.markdown() for sentence in made.verdict)
 
 
 STEERING = "a\x1b]0;title\x07\x90\x9d\u202e\nb"

@@ -148,10 +148,11 @@ def test_a_length_below_what_was_trained_is_refused(uninterrupted, capsys):
 
 
 @pytest.mark.more
-def test_a_finished_run_again_changes_no_number(uninterrupted, tmp_path):
+def test_a_finished_run_again_says_so_and_changes_no_number(uninterrupted, tmp_path, capsys):
     workdir = tmp_path / "run"
     shutil.copytree(uninterrupted, workdir)
     assert main.main(arguments(workdir, **RESUMED)) == 0
+    assert f"Already finished after step 12 of {workdir}" in said(capsys)
     assert_same(workdir, uninterrupted)
 
 

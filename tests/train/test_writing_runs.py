@@ -2,7 +2,10 @@
 
 import functools
 import json
+import re
 import shutil
+import subprocess
+import sys
 
 import matplotlib.image
 import numpy as np
@@ -12,6 +15,7 @@ from PIL import Image
 from analysis.pictures import __main__ as pictures
 from analysis.pictures import attention_maps
 from attention import UsageError
+from tests.conftest import ROOT
 from tests.storm import assert_same
 from tests.train.conftest import TINY, arguments, record
 from train import evaluate, generate, loading, main, tasks, translate
@@ -245,6 +249,16 @@ def test_generation_continues_prompts_and_follows_its_seed(gpt, capsys):
     assert printed[0].startswith("The ")
     assert printed[0].count("\n\nClass") == 2
     assert generate.main([*flags, "--temperature", "0.5", "--top-k", "5", "--top-p", "0.9", "--step", "last"]) == 0
+
+
+def test_what_is_said_of_a_text_stands_below_it(gpt):
+    """Both streams are one, as on a terminal."""
+    command = [sys.executable, "-m", "train.generate", f"--workdir={gpt}", "--prompt=The ", "--tokens=16", "--stop=~~~"]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
+    *text, speed, length = done.stdout.splitlines()
+    assert text[0].startswith("The ")
+    assert re.fullmatch(r"\d+ tokens a second, after the first \d+\.", speed)
+    assert length == "20 tokens are more than the 16 of training: expect less."
 
 
 @pytest.mark.more

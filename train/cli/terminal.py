@@ -124,6 +124,11 @@ def filled(text: str) -> str:
     return textwrap.fill(visible(text), COLUMNS, **options)
 
 
+def counted(number: int, noun: str) -> str:
+    """Writes a number with its noun, such as `1 seed` and `3 seeds`."""
+    return f"{number} {noun}" + "s" * (number != 1)
+
+
 def block(title: str, lines: Sequence[str]) -> str:
     """Puts lines under a title."""
     return "\n  ".join([styled(f"{title}:", BOLD, sys.stdout), *lines])

@@ -25,15 +25,15 @@ from train.config.optimizer import OptimizerConfig
 
 T = TypeVar("T")
 SEED = "{seed}"  # in `train.init_from`
-WANDB = "wandb"  # a logger that every run may name
+TRACKERS = ("trackio", "wandb")  # loggers that every run may name, by their module
 PRECISIONS = ("float32", "bfloat16")
 
 
 def _check_loggers(names: str, path: str) -> None:
     for name in names.split(","):
         module, _, function = name.partition(":")
-        if name != WANDB and not (function.isidentifier() and all(map(str.isidentifier, module.split(".")))):
-            raise unknown(path, name, [WANDB, "module:function"])
+        if name not in TRACKERS and not (function.isidentifier() and all(map(str.isidentifier, module.split(".")))):
+            raise unknown(path, name, [*TRACKERS, "module:function"])
 
 
 Loggers = Annotated[str, Sentinel("", "none"), Reader(_check_loggers)]
@@ -84,8 +84,8 @@ class TrainConfig(Checked):
     )
     loggers: Loggers = field(
         "",
-        "What gets every line of `metrics.jsonl` too, between commas: `wandb`, or `module:function`, which is called "
-        "with the work directory and the config and returns an object with `write(line)` and `close()`.",
+        "What gets every line of `metrics.jsonl` too, between commas: `wandb`, `trackio`, or `module:function`, which "
+        "is called with the work directory and the config and returns an object with `write(line)` and `close()`.",
         role=BOOKKEEPING,
     )
     keep: Count = field(

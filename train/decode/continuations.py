@@ -21,6 +21,11 @@ def unseen(place: int, text: str) -> None:
     """Shows nothing."""
 
 
+def tell(remark: str) -> None:
+    """Prints a remark where it does not mix with the texts."""
+    print(remark, file=sys.stderr)
+
+
 def continuations(
     language: LanguageModel,
     prompts: Sequence[str],
@@ -30,11 +35,13 @@ def continuations(
     stop: Sequence[str] = (),
     show: Show = unseen,
     chat: bool = False,
+    say: Callable[[str], None] = tell,
 ) -> list[str]:
     """Continues each prompt by a model up to a stop string, or gives its answers alone.
 
     `show` is given the place of a prompt and its text so far, whenever there is more of it. In a chat, prompts are
-    turns of a user, written by the chat template of the published model, or of the one that the run started from.
+    turns of a user, written by the chat template of the published model, or of the one that the run started from. `say`
+    is given what is to be known about the texts, in sentences, once they are all there.
     """
     if not prompts:
         raise UsageError("There is no prompt; give at least one, and --samples of at least 1.")
@@ -54,10 +61,10 @@ def continuations(
         texts += watch.texts
         spent += watch.spent()
     if spent[1]:
-        print(f"{spent[1] / spent[0]:.0f} tokens a second, after the first {WATCHED}.", file=sys.stderr)
+        say(f"{spent[1] / spent[0]:.0f} tokens a second, after the first {WATCHED}.")
     longest = max(map(len, encoded)) + tokens
     if longest > context:
-        print(f"{longest} tokens are more than the {context} of training: expect less.", file=sys.stderr)
+        say(f"{longest} tokens are more than the {context} of training: expect less.")
     return texts
 
 

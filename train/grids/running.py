@@ -18,7 +18,9 @@ import numpy as np
 from models.files import read_json
 from train.cli import OVERRIDE
 from train.cli.files import read_record, write_json, write_text
+from train.cli.terminal import counted
 from train.grids import pool, tuning
+from train.grids.board import Board
 from train.run import results
 from train.run.checkpoints import Checkpoints
 from train.run.evaluations import EXAMPLES
@@ -172,9 +174,9 @@ def run_all(todo: Runs, jobs: int, most: int, directory: Path, ended_one: Ended)
     joint = joined(left, most, directory)
     alone = {path: Joint(flags, (path,)) for path, flags in todo.items() if path not in left}
     programs, outcomes = alone | joint, dict.fromkeys(todo, pool.STOPPED)
-    ended: list[Path] = []
+    ended, board = list[Path](), Board(todo, directory)
     jobs = max(1, min(len(pool.shares(jobs)), len(joint)))
-    several = f" in {len(programs)} program{'s' * (len(programs) > 1)}" if len(programs) < len(todo) else ""
+    several = f" in {counted(len(programs), 'program')}" if len(programs) < len(todo) else ""
     first = pool.log_of(next(iter(programs)))
     print(f"Runs: {len(todo)}{several}, {jobs} at a time; each prints to a file such as {first}", flush=True)
 
@@ -183,12 +185,15 @@ def run_all(todo: Runs, jobs: int, most: int, directory: Path, ended_one: Ended)
         apart = len(members) > 1 and outcome == pool.FINISHED
         diverged = take_apart(place, members) if apart else []
         rest = f"; {duration_text(left)} left" if left > 0 else ""
-        for path in members:
-            outcomes[path] = pool.DIVERGED if path in diverged else outcome
-            ended.append(path)
-            ended_one(path)
-            line = f"[{len(ended)}/{len(todo)}] {path.relative_to(directory)}: {_result(path, place, outcomes[path])}"
-            print(f"{line}{rest}", flush=True)
+        with board.below():
+            for path in members:
+                outcomes[path] = pool.DIVERGED if path in diverged else outcome
+                ended.append(path)
+                ended_one(path)
+                if outcomes[path] == pool.FINISHED:
+                    board.add(path, *next(iter(_measured(path).items())))
+                said = f"{path.relative_to(directory)}: {_result(path, place, outcomes[path])}"
+                print(f"[{len(ended)}/{len(todo)}] {said}{rest}", flush=True)
 
     for place, program in joint.items():
         if len(program.members) > 1:  # so that what has finished can always be taken apart
@@ -204,16 +209,22 @@ def _result(path: Path, place: Path, outcome: str) -> str:
         return f"failed, see {pool.log_of(place)}: {lines[-1] if lines else 'it printed nothing'}"
     if outcome == pool.STOPPED:
         return "stopped and saved"
+    return numbers_text(_measured(path))
+
+
+def _measured(path: Path) -> Mapping[str, float]:
+    """Reads the metrics that a finished run is trained for: of the test, or where rates are tried of validation."""
     result = read_result(path)
     best = result.get("mean", result)["best"]  # `mean` is of seeds that were trained together
-    return numbers_text(best["validation" if tuning.FOLDER in path.parts else "test"])
+    return best["validation" if tuning.FOLDER in path.parts else "test"]
 
 
 def sum_up(outcomes: Mapping[Path, str], then: str) -> int:
     """Says how many runs finished, how many failed, and what to do then; gives the exit code."""
     ended = list(outcomes.values())
     finished, failed = ended.count(pool.FINISHED), ended.count(pool.FAILED) + ended.count(pool.DIVERGED)
-    print(f"{finished} of {len(outcomes)} runs have finished, {failed} failed.")
+    have = "has" if len(outcomes) == 1 else "have"
+    print(f"{finished} of {counted(len(outcomes), 'run')} {have} finished, {failed} failed.")
     if finished < len(outcomes):
         print("The same command continues; what has finished is not trained again.")
     if finished and then:

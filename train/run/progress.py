@@ -111,7 +111,7 @@ class Life:
             self.ended = {}
 
     def add(self, before: int, count: int, numbers: Numbers, index: np.ndarray) -> list[float]:
-        """Counts the steps of a call, and gives the loss of each; the first that was not taken ends this life.
+        """Counts the steps of a call, and gives each one's plain loss; the first that was not taken ends this life.
 
         Args:
           before: The steps before the call.
@@ -121,7 +121,8 @@ class Life:
         """
         taken = numbers["taken"][:count]
         good = count if taken.all() else int(taken.argmin())
-        losses = (numbers["sums"]["loss"][:count] / numbers["sums"]["weight"][:count]).tolist()
+        sums = numbers["sums"]
+        losses = (sums["loss"][:count] / sums["weight"][:count]).tolist()
         self.averages.add(numbers, good)
         self.epoch.add(numbers, good)
         if good < count:
@@ -132,7 +133,7 @@ class Life:
                 "gradient_norm": str(float(numbers["gradient_norm"][good])),
                 "examples": index[good].tolist(),
             }
-        return losses[:good]
+        return (sums.get("plain_loss", sums["loss"])[:good] / sums["weight"][:good]).tolist()
 
     def validated(self, step: int, value: float, patience: int) -> bool:
         """Takes a validation's value; tells whether the step is the best so far. Patience may end this life."""
@@ -146,9 +147,15 @@ class Life:
 
 
 def averages(sums: dict[str, Any]) -> dict[str, float]:
-    """Divides every sum by the sum `weight`."""
+    """Divides every sum by the sum `weight`.
+
+    The `loss` is that of plain targets, as validation has it; what is minimised instead, if it is another, is called
+    `smoothed_loss`.
+    """
     weight = float(sums["weight"])
-    return {name: float(value) / weight for name, value in sums.items() if name != "weight"}
+    means = {name: float(value) / weight for name, value in sums.items() if name != "weight"}
+    plain = means.pop("plain_loss", None)
+    return means if plain is None else means | {"loss": plain, "smoothed_loss": means["loss"]}
 
 
 def numbers_text(numbers: dict[str, float]) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import json
 import os
@@ -19,7 +20,7 @@ from tqdm import tqdm
 from attention.errors import UsageError, brief, unknown
 from models.files import open_regular
 from train.cli.terminal import coloured, filled
-from train.config.schema import WANDB
+from train.config.schema import TRACKERS
 from train.mesh import processes
 from train.run.progress import Clock, duration_text, numbers_text
 from train.run.results import Metrics
@@ -127,7 +128,7 @@ class TensorBoard:
 class Logger:
     """A logger that `train.loggers` names, which is any program: its errors end no run, and the first of them is said.
 
-    The name is `wandb`, or `module:function`, which gives an object with `write(line)` and `close()`.
+    The name is one of `TRACKERS`, or `module:function`, which gives an object with `write(line)` and `close()`.
     """
 
     def __init__(self, name: str, directory: Path, config: Any, say: Callable[[str], None]):
@@ -154,19 +155,27 @@ class Logger:
             self._failed = True
 
 
-def _wandb(directory: Path, config: dict[str, Any]) -> Any:
-    """Starts a run of Weights & Biases, which a run that continues continues; the project is $WANDB_PROJECT."""
-    wandb = _imported(WANDB, "pip install wandb")
-    project, identity = os.environ.get("WANDB_PROJECT", "attention-bench"), directory / "wandb_id.txt"
-    if not identity.exists():
-        identity.write_text(secrets.token_hex(8), encoding="utf-8")
-    known = {"id": identity.read_text(encoding="utf-8"), "resume": "allow"}
-    run = wandb.init(project=project, name=directory.name, dir=str(directory), config=config, **known)
+def _tracked(tracker: str, directory: Path, config: dict[str, Any]) -> Any:
+    """Starts a run of Weights & Biases or of Trackio, which a run that continues continues.
+
+    The project is $WANDB_PROJECT or $TRACKIO_PROJECT.
+    """
+    module = _imported(tracker, f"pip install {tracker}")
+    project = os.environ.get(f"{tracker.upper()}_PROJECT", "attention-bench")
+    kept = directory / f"{tracker}_id.txt"
+    if not kept.exists():
+        kept.write_text(secrets.token_hex(8), encoding="utf-8")
+    identity, name = kept.read_text(encoding="utf-8"), directory.name
+    own = {
+        "wandb": {"name": name, "id": identity, "dir": str(directory)},
+        "trackio": {"name": f"{name}-{identity}"},  # by which it knows a run
+    }
+    run = module.init(project=project, config=config, resume="allow", **own[tracker])
     return SimpleNamespace(write=lambda line: run.log(numbers(line), step=line["step"]), close=run.finish)
 
 
 def _started(name: str, directory: Path, config: Any) -> Any:
-    make = _wandb if name == WANDB else _function(name)
+    make = functools.partial(_tracked, name) if name in TRACKERS else _function(name)
     try:
         logger = make(directory, dataclasses.asdict(config))
     except UsageError:
@@ -217,6 +226,7 @@ class Recorder:
         self._replicas, self._unit, self._total = setup.replicas, setup.task.unit, setup.timetable.total
         self.clock, self.rate = Clock(progress.get("clock")), f"{self._unit}_per_second"
         self._active, self._said = processes.is_first(), time.monotonic()
+        self._compiles = False
         self._files: list[Record | TensorBoard | Logger] = []
         if self._active:
             self._files += [Record(directory, progress.get("record_size", 0)), TensorBoard(directory, step)]
@@ -257,9 +267,12 @@ class Recorder:
             self._said = time.monotonic()
 
     def compiling(self) -> None:
-        """Says on a terminal that the next step is compiled first, which may take minutes."""
+        """Says that the next step is compiled first, which may take minutes; a log has it once."""
         if not self._bar.disable:
             self._bar.set_postfix_str("compiling")
+        elif not self._compiles:
+            self.say("Compiling the training step")
+        self._compiles = True
 
     def finish(self) -> None:
         """Closes the bar; what is said from now on stands under its last line."""

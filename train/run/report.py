@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from train.cli import files
+from train.cli.terminal import counted
 from train.data.splits import PARTS
 from train.mesh import memory, processes
-from train.run import results, workdir
+from train.run import doubts, results, workdir
 from train.run.progress import Life
 from train.run.recorder import Recorder
 from train.run.results import Metrics
@@ -34,11 +35,19 @@ def header(setup: Setup, state: TrainState) -> Iterator[str]:
     measured = {split: task.eval_examples(split) for split in task.sources}
     counts = ", ".join(f"{n:,} {split}" for split, n in (measured | {"train": task.train_examples}).items())
     yield f"Data: {counts}; {timetable.total:,} steps of {setup.config.data.batch_size}"
+    yield from map(doubts.caution, doubts.of_sizes(setup.about | sizes(setup)))
     yield from replicas.remarks()
     yield from task.remarks()
     uncut, warmup = timetable.uncut_warmup, timetable.warmup
     if warmup != uncut:
         yield f"The warm-up of {uncut} steps is longer than the run; it is cut to {warmup}."
+
+
+def sizes(setup: Setup) -> dict[str, int]:
+    """Counts the examples, as `result.json` has them; windows of running text are no examples of a test."""
+    task = setup.task
+    tested = {} if task.unit == "tokens" else {"test_examples": task.eval_examples("test")}
+    return {"train_examples": task.train_examples} | tested
 
 
 def write(
@@ -54,7 +63,7 @@ def write(
         **({"stopped_early": early} if setup.config.train.patience else {}),
         "seconds": clock.seconds,
         "wall_seconds": clock.wall,
-        "train_examples": task.train_examples,
+        **sizes(setup),
         "seconds_per_epoch": task.train_examples * task.units_per_example * clock.seconds / max(clock.units, 1),
         recorder.rate: clock.per_second,
         "baselines": task.baselines() if first else {},
@@ -72,7 +81,7 @@ def write(
         files.write_json(directory / "result.json", result)
         draw_curves(record, directory / "curves.png")
     if early and setup.config.train.patience:
-        patience = f"{setup.config.train.patience} evaluations on validation data (train.patience)"
+        patience = f"{counted(setup.config.train.patience, 'evaluation')} on validation data (train.patience)"
         recorder.say(f"Ended after step {step} of {setup.timetable.total}: no better {task.best} in {patience}.")
     recorder.say(*results.lines_of(result, task.best))
     recorder.say(f"Everything is in {directory}: result.json, metrics.jsonl, curves.png, checkpoints/")
@@ -87,7 +96,7 @@ def draw_curves(lines: list[dict[str, Any]], path: Path) -> None:
     if not (splits["validation"] or splits["train"]):
         return
     count = 1 + max(line.get("replica", 0) for line in lines)
-    metrics = [name for name in (splits["validation"] or splits["train"])[0] if name in ("loss", "accuracy", "top5")]
+    metrics = [name for name in (splits["validation"] or splits["train"])[0] if name in ("loss", "accuracy")]
     figure = Figure(figsize=(4.5 * len(metrics), 3.2), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
         for split, points in splits.items():

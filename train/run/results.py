@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from train.run import doubts
 from train.run.progress import DIVERGED, Life, duration_text, numbers_text
 
 Lines = list[dict[str, Any]]
@@ -76,7 +77,7 @@ def _over(outcomes: Sequence[dict[str, Any]], statistic: Callable[[list[float]],
 
 
 def lines_of(result: dict[str, Any], best: str) -> Iterator[str]:
-    """Yields a result as lines: test metrics at the last step and at that of the best metric `best`, and baselines."""
+    """Yields a result as lines: test metrics at the last step and that of the best metric `best`, baselines, doubts."""
     steps, trained = result["steps"], duration_text(result["seconds"])
     if "replicas" in result:
         final, chosen = (_spread_text(result, at) for at in TIMES)
@@ -90,6 +91,8 @@ def lines_of(result: dict[str, Any], best: str) -> Iterator[str]:
     yield f"Test at {where}, of the best {best} on validation data: {chosen}"
     if result["baselines"]:
         yield "Baselines on test: " + numbers_text(result["baselines"])
+    test = result.get("mean", result)["best"]["test"]
+    yield from map(doubts.caution, (*doubts.of_sizes(result), *doubts.of_metrics(test, result)))
 
 
 def _spread_text(result: dict[str, Any], at: str) -> str:

@@ -52,8 +52,7 @@ class TrainingRun(contextlib.ExitStack):
         setup, total = self._setup, self._setup.timetable.total
         restored = self._checkpoints.restore(setup.replicas.abstract(setup.shapes))
         if restored:
-            self.step, state, progress = restored
-            remarks = [f"Continuing after step {self.step} of {self._directory}"]
+            (self.step, state, progress), remarks = restored, []
         else:
             lost = set_aside(self._directory) if processes.is_first() else []
             self._checkpoints.clear()
@@ -68,6 +67,9 @@ class TrainingRun(contextlib.ExitStack):
         self._lives = [Life(saved) for saved in progress.get("lives", [{}] * len(setup.replicas))]
         for life in self._lives:
             life.revive(setup.config.train.patience)
+        if restored:
+            word = "Continuing" if self.goes_on else "Already finished"
+            remarks.append(f"{word} after step {self.step} of {self._directory}")
         state = self._with_the_living(state)
         self.recorder = self.enter_context(contextlib.closing(Recorder(self._directory, setup, self.step, progress)))
         self.recorder.say(*report.header(setup, state), *remarks)
@@ -86,7 +88,7 @@ class TrainingRun(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def not_counted(self) -> Iterator[None]:
-        """Keeps the time of compiling apart from that of training, and says on a terminal what takes so long."""
+        """Keeps the time of compiling apart from that of training, and says what takes so long."""
         self._read()
         self.recorder.compiling()
         yield

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention.errors import UsageError
 from models.cnn import CNNConfig
@@ -14,7 +15,7 @@ from train.data.images import transforms
 from train.data.images.section import ImageData
 from train.data.pipeline import Examples
 from train.data.splits import PARTS
-from train.losses import cross_entropy, in_top, of_examples
+from train.losses import in_nats, in_top, of_examples
 from train.step import Batch, Sums
 from train.tasks.task import Task
 
@@ -39,18 +40,28 @@ class ImageClassification(Task):
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
         logits, own = self.applied(params, batch, key)
         weight = batch.get("weight", jnp.ones(len(logits)))
-        smoothing = self.smoothing(key)
-        losses = cross_entropy(logits, batch["label"], smoothing)
+        losses = in_nats(logits, batch["label"], self.smoothing(key))
         if "mix" in batch:
-            loss_of_other = cross_entropy(logits, batch["other_label"], smoothing)
-            losses = batch["mix"] * losses + (1 - batch["mix"]) * loss_of_other
+            mix, of_other = batch["mix"], in_nats(logits, batch["other_label"], self.smoothing(key))
+            losses = {name: mix * loss + (1 - mix) * of_other[name] for name, loss in losses.items()}
         tops = {"accuracy": 1} | ({"top5": 5} if logits.shape[-1] > 5 else {})
         right = {name: in_top(logits, batch["label"], k) for name, k in tops.items()}
-        return of_examples({"loss": losses} | right | own, weight)
+        return of_examples(losses | right | own, weight)
 
     @property
     def class_names(self) -> tuple[str, ...]:
         return self.sources["train"].split.class_names
+
+    def baselines(self) -> dict[str, float]:
+        """Measures the accuracy of always giving the test's most frequent class, or of guessing without labels."""
+        labels = self.sources["test"].split.labels
+        if labels is None:
+            return {"chance_accuracy": 1 / self.sizes[1]}
+        return {"majority_accuracy": float(np.bincount(labels).max() / len(labels))}
+
+    def describe(self, params: dict) -> dict[str, str | int]:
+        model = self.model.config
+        return super().describe(params) | ({"patch": model.patch} if isinstance(model, ViTConfig) else {})
 
     def _example(self) -> Batch:
         return {"image": jnp.zeros((1, *self.sizes[0])), "label": jnp.zeros(1, jnp.int32)}

@@ -13,7 +13,7 @@ from train.data.text.section import TextData
 from train.data.tokenisers.base import ByteTokeniser
 from train.step import Batch, Sums
 from train.tasks.ngrams import COUNTED, ngram_losses
-from train.tasks.text import TextTask, perplexity, unsmoothed
+from train.tasks.text import TextTask, perplexity
 
 
 class LanguageModelling(TextTask):
@@ -51,9 +51,8 @@ class LanguageModelling(TextTask):
 
         A tokeniser that loses text (unknown words) makes the task easier: compare its bits only with its like.
         """
-        plain, means = unsmoothed(means)
         window_loss, windows = means.pop("window_loss", 0.0), means.pop("window_weight", 0.0)
-        means |= {"perplexity": perplexity(plain), "bits_per_byte": self._bits(split, plain)}
+        means |= {"perplexity": perplexity(means["loss"]), "bits_per_byte": self._bits(split, means["loss"])}
         return means | ({"window_perplexity": perplexity(window_loss / windows)} if windows else {})
 
     def baselines(self) -> dict[str, float]:

@@ -15,7 +15,7 @@ from train.config.schema import Config
 from train.data.text.section import MaskedTextData
 from train.step import Batch, Sums
 from train.tasks.ngrams import COUNTED, ngram_losses
-from train.tasks.text import TextTask, perplexity, unsmoothed
+from train.tasks.text import TextTask, perplexity
 
 
 class MaskedLanguageModelling(TextTask):
@@ -48,8 +48,7 @@ class MaskedLanguageModelling(TextTask):
         return losses.of_examples(self.of_tokens(params, batch, key, losses.of_classes), batch["weight"])
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
-        plain, means = unsmoothed(means)
-        return means | {"perplexity": perplexity(plain)}
+        return means | {"perplexity": perplexity(means["loss"])}
 
     def baselines(self) -> dict[str, float]:
         """Measures the unigram's perplexity and the accuracy of the most frequent token, on the same chosen tokens."""

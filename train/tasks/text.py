@@ -1,5 +1,6 @@
 """The base of the tasks on text: a corpus, its tokeniser, and batches of it."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -36,20 +37,11 @@ class TextTask(Task):
     def of_tokens(self, params: dict, batch: Batch, key: jax.Array | None, measure: Callable) -> Any:
         """Applies a function of logits, targets and smoothing to each token; see `losses.of_tokens`.
 
-        With smoothing it adds the `plain_loss`; see `unsmoothed`. The layers' `own_loss` is of each example.
+        The layers' `own_loss` is of each example.
         """
-        (output, own), smoothing = self.applied(params, batch, key, method="output"), self.smoothing(key)
-
-        def measured(logits: jax.Array, targets: jax.Array) -> dict[str, jax.Array]:
-            plain = {"plain_loss": losses.cross_entropy(logits, targets)} if smoothing else {}
-            return measure(logits, targets, smoothing) | plain
-
+        output, own = self.applied(params, batch, key, method="output")
+        measured = functools.partial(measure, smoothing=self.smoothing(key))
         return losses.of_tokens(measured, output, batch["targets"], self._loss_chunk) | own
-
-
-def unsmoothed(means: dict[str, float]) -> tuple[float, dict[str, float]]:
-    """Separates the mean loss of unsmoothed targets, which perplexity needs, from the other means."""
-    return means.get("plain_loss", means["loss"]), {n: mean for n, mean in means.items() if n != "plain_loss"}
 
 
 def perplexity(loss: float) -> float:

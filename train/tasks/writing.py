@@ -16,7 +16,7 @@ from train.generation.decoding import translate
 from train.generation.search import Search
 from train.mesh import sharding
 from train.step import Batch, Sums
-from train.tasks.text import TextTask, perplexity, unsmoothed
+from train.tasks.text import TextTask, perplexity
 
 
 class WritingTask(TextTask):
@@ -39,10 +39,9 @@ class WritingTask(TextTask):
 
         That accuracy counts the padding of all targets to one length, which a model trained on it predicts correctly.
         """
-        plain, means = unsmoothed(means)
         padding = means.pop("padding")
         padded = (means["accuracy"] + padding) / (1 + padding)
-        return means | {"perplexity": perplexity(plain), "accuracy_with_padding": padded}
+        return means | {"perplexity": perplexity(means["loss"]), "accuracy_with_padding": padded}
 
     def measured(self, split: str, params: dict, mesh: jax.sharding.Mesh) -> dict[str, float]:
         """Measures BLEU, chrF and exact matches of all test texts, or of some validation texts if configured."""

@@ -33,6 +33,7 @@ RUNS = {
     "words": {"config": "configs/gpt_pydoc.py", "data__tokeniser": "words(size=99)", "data__context": 16},
     "wide": {"config": "configs/gpt_pydoc.py", "model__attention": "super", "data__context": 24},
     "vit": {"model__attention": "neural|linear", "model__pool": "class_token"},
+    "vit too": {"model__attention": "delta|super"},
     "dates": DATES,
 }
 
@@ -154,13 +155,28 @@ def test_the_program_writes_a_page_of_examples(run, tmp_path, capsys):
     assert (
         explore.main([f"--workdir={run('gpt')}", "--step=last", "--tokens=8", "--examples", "2", f"--out={out}"]) == 0
     )
-    assert "2 examples of 1 runs" in capsys.readouterr().out
+    assert "2 examples of 1 run." in capsys.readouterr().out
     data, _ = opened(out.read_text(encoding="utf-8"))
     assert len(data["runs"][0]["examples"][0]["stacks"][0]["rows"]) == 8
     assert data["examples"][0]["title"].startswith("test 2: ")
 
 
+def test_a_gallery_has_the_examples_of_all_tasks_through_each_mechanism(run, tmp_path, capsys):
+    out = tmp_path / "gallery.html"
+    folders = [str(run("gpt")), str(run("vit too"))]
+    flags = ["--gallery", "--step=last", "--examples", "3", "--text=return it", f"--out={out}"]
+    assert explore.main([*flags, "--workdir", *folders]) == 0
+    assert "2 examples of 1 mechanism." in capsys.readouterr().out
+    data, _ = opened(out.read_text(encoding="utf-8"))
+    assert data["gallery"]
+    assert [one["name"] for one in data["runs"]] == ["delta|super"]
+    assert [example["title"] for example in data["examples"]] == ["return it", "test 3: class 7"]
+    assert [example["image"] for example in data["examples"]] == [False, True]
+
+
 MISTAKES = [
+    ("--workdir={gpt} {vit} --gallery --step=last", "No run of language_modelling is with neural|linear, which others"),
+    ("--workdir={gpt} {gpt}/../gpt --gallery --step=last", "are both runs of language_modelling with delta|super"),
     ("--workdir=nothing", "it has no config.json"),
     ("--workdir={gpt} --step=last --text=aaaaaaaaaaaaaaaaa", "has 17 tokens, but it must have 1 to 16"),
     ("--workdir={gpt}", "has no result.json: the run has not finished"),

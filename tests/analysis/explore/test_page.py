@@ -51,6 +51,52 @@ def test_pointing_at_a_token_shows_what_it_looks_at(seen):
     assert ground(page, TOKEN.format(0)) == before
 
 
+def test_a_weight_over_uniform_is_shown_beside_that_of_all_keys(seen):
+    page, weights = seen("example=0&runs=0&heads=1.2&row=2"), looks().examples[0].maps["self-attention"]
+    page.check("#choose-uniform")
+    row = weights.layers["block_1/attention"][2, 2, :3]  # which sees three keys
+    shown = page.locator("tbody tr").all_inner_texts()
+    over = [float(line.split("\t")[1].removesuffix("×")) for line in shown]
+    assert over == pytest.approx(sorted(3 * row, reverse=True), abs=0.02)
+    assert "below 1× in blue" in page.locator(".legend").inner_text()
+    assert ground(page, TOKEN.format(4)) == "rgb(255, 255, 255)"  # a later token is neither
+    assert "uniform=1" in page.url
+    page.reload()
+    page.wait_for_selector(".run")
+    assert page.locator("#choose-uniform").is_checked()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_gallery_shows_every_mechanism_and_they_share_the_token(page, tmp_path, dark):
+    file = tmp_path / "gallery.html"
+    file.write_text(pages.gallery({f"mechanism {n}": [looks(seed=n)] for n in range(10)}), encoding="utf-8")
+    page.emulate_media(color_scheme="dark" if dark else "light")
+    page.goto(f"{file.as_uri()}#example=0")
+    assert page.locator(".run h2").all_inner_texts() == [f"mechanism {n}" for n in range(10)]
+    boxes = [run.bounding_box()["y"] for run in page.locator(".run").all()]
+    assert boxes == [boxes[0]] * 5 + [boxes[5]] * 5
+    page.hover("#token-9-row-1")
+    assert page.locator(".token.now").all_inner_texts() == ["</script>"] * 10
+    page.select_option("#choose-shown", label="layer 1 · head 2")
+    assert "heads=0.1&" in page.url
+    page.select_option("#choose-example", label="an image")
+    assert page.locator(".pictures").count() == 10
+    page.set_viewport_size({"width": 420, "height": 900})
+    for example in range(3):
+        page.select_option("#choose-example", str(example))
+        assert page.evaluate("document.documentElement.scrollWidth") == 420
+
+
+def test_the_overlay_of_an_image_has_the_colours_of_the_bar(seen):
+    page = seen("example=2&runs=0&heads=0.1&row=1")
+    ends = page.evaluate("[css(1), document.querySelector('.legend .bar').style.backgroundImage]")
+    assert ends[1].count(ends[0].replace(" ", ", ")) == 1
+    pixel = "(([r, g, b]) => [r, g, b])([...$('picture-0').getContext('2d').getImageData(450, 150, 1, 1).data])"
+    share = page.evaluate("panels, at(stackOf(0).layers[0].maps[1], 5 + 2) / most(stackOf(0).layers[0].maps[1])")
+    wanted = page.evaluate(f"colour({share})")
+    assert max(abs(a - b) for a, b in zip(page.evaluate(pixel), wanted, strict=True)) <= 0.2 * 255 + 1
+
+
 @pytest.mark.more
 def test_keys_move_through_tokens_heads_and_the_matrix_and_the_address_keeps_them(seen):
     page = seen("example=0&runs=0&heads=0.0&row=2")

@@ -170,7 +170,11 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
         (["vit_digits"], "write --config=configs/vit_digits.py, not 'vit_digits'."),
         (["configs/vit_mnist.py:super"], "write --config=configs/vit_mnist.py:super, not"),
         (["--workdir=a", "--workdir=b"], "--workdir is given twice; give it once."),
-        (["--config.model.atention=super"], "Did you mean '--config.model.attention'?"),
+        (
+            ["--config.model.atention=super"],
+            "Did you mean '--config.model.attention'? Nearest of 73: --config.model.attention, "
+            "--config.model.attention_bias, --config.model.activation.\n",
+        ),
         (["--config.model=super"], "Unknown config field '--config.model'"),
         (["--config.model.depth=two"], "--config.model.depth must be a whole number, but it is 'two'"),
         (["--config.model.depth=2.5"], "must be a whole number, but it is '2.5'"),

@@ -86,6 +86,23 @@ def test_weights_and_biases_gets_numbers_by_step_and_one_identity(tmp_path, monk
     assert begun[0]["config"]["train"]["loggers"] == "wandb"
 
 
+def test_trackio_knows_a_run_by_a_name_of_its_own(tmp_path, monkeypatch):
+    logged, begun = [], []
+    run = types.SimpleNamespace(log=lambda numbers, step: logged.append(step), finish=lambda: None)
+    module = types.ModuleType("trackio")
+    module.init = lambda **options: begun.append(options) or run
+    monkeypatch.setitem(sys.modules, "trackio", module)
+    for folder in ("a/seed0", "b/seed0", "b/seed0"):  # the last continues
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "metrics.jsonl").unlink(missing_ok=True)
+        write(tmp_path / folder, "trackio")
+    one, other, again = (options["name"] for options in begun)
+    assert one != other == again
+    assert one.startswith("seed0-")
+    assert begun[0].keys() == {"project", "name", "config", "resume"}
+    assert logged == [3, 4] * 3
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [
@@ -93,6 +110,7 @@ def test_weights_and_biases_gets_numbers_by_step_and_one_identity(tmp_path, monk
         ("mine:", "Unknown train.loggers 'mine:'"),
         ("wandb,", "Unknown train.loggers ''"),
         ("wandb", r"needs the module 'wandb' \(.*\): pip install wandb, or leave it out"),
+        ("trackio", r"needs the module 'trackio' \(.*\): pip install trackio, or leave it out"),
         ("absent:f", "needs the module 'absent'"),
         ("mine:kept", r"Unknown function of mine in train.loggers 'kept'\. Did you mean 'Kept'"),
         ("builtins:print", r"'builtins:print' returns None, which has no methods write and close; return a logger"),
@@ -101,5 +119,6 @@ def test_weights_and_biases_gets_numbers_by_step_and_one_identity(tmp_path, monk
 )
 def test_mistakes(tmp_path, mine, monkeypatch, names, message):
     monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setitem(sys.modules, "trackio", None)
     with pytest.raises(UsageError, match=message):
         write(tmp_path, names)

@@ -84,7 +84,7 @@ def test_sums_that_an_older_version_saved_are_dropped_where_it_had_fewer():
     meter = Averages({"loss": 6.0, "weight": 2.0, "steps": 1, "gradient_norm": 1.0, "learning_rate": 0.1})
     more = report(1.0, 4.0, 3.0)
     meter.add(more | {"sums": more["sums"] | {"plain_loss": np.array([2.0])}}, 1)
-    assert meter.take() == {"loss": 0.25, "plain_loss": 0.5, "gradient_norm": 3.0, "learning_rate": 0.3}
+    assert meter.take() == {"loss": 0.5, "smoothed_loss": 0.25, "gradient_norm": 3.0, "learning_rate": 0.3}
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(5.4, "5s"), (75, "1m15s"), (3700, "1h01m"), (float("nan"), "?")])

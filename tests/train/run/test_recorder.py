@@ -117,6 +117,14 @@ def test_long_lines_are_folded_and_paths_stay_whole(tmp_path, capsys):
     assert " ".join(line.strip() for line in [*lines, path]) == text
 
 
+def test_a_log_says_once_that_a_step_is_compiled(tmp_path, capsys):
+    recorder = Recorder(tmp_path, Quiet, 0, {})
+    recorder.compiling()
+    recorder.compiling()
+    recorder.close()
+    assert capsys.readouterr().out == "Compiling the training step\n"
+
+
 def test_curves_draw_a_panel_a_metric(tmp_path):
     lines = [LINE, LINE | {"split": "validation"}, LINE | {"split": "test"}]
     one, two = tmp_path / "one.png", tmp_path / "two.png"

@@ -111,3 +111,10 @@ def test_the_first_five_count_only_where_there_are_more_classes(classes, has, mo
     params = jax.eval_shape(task.init, jax.random.key(0))
     batch = {"image": jnp.zeros((2, 8, 8, 1)), "label": jnp.zeros(2, int)}
     assert ("top5" in jax.eval_shape(lambda p: task.loss(p, batch, None), params)) == has
+
+
+def test_the_baseline_is_the_share_of_the_tests_greatest_class(monkeypatch):
+    images = labelled(np.zeros((6, 8, 8, 1), np.uint8), [0, 1, 2, 2, 2, 0])
+    monkeypatch.setattr("train.data.encodings.images.load", lambda data: dict.fromkeys(PARTS, images))
+    task = tasks.of(loading.resolve("configs/vit_digits.py", {"data.classes": "3", "model.depth": "1"})[0])
+    assert task.baselines() == {"majority_accuracy": 0.5}

@@ -146,9 +146,9 @@ def test_labels_are_smoothed_in_training_alone(folder):
     batch = first(plain.train_batches(0, 1))
     losses = [[float(loss_of(t, params, batch, k)["loss"]) for t in (smooth, plain)] for k in (key, None)]
     trained = [t.metrics("train", averages(loss_of(t, params, batch, key))) for t in (smooth, plain)]
-    for name in ("perplexity", "bits_per_byte"):
+    for name in ("loss", "perplexity", "bits_per_byte"):
         assert trained[0][name] == pytest.approx(trained[1][name], rel=1e-5)
-    assert set(trained[0]) == set(trained[1])
+    assert set(trained[0]) == {*trained[1], "smoothed_loss"}
     assert abs(losses[0][0] - losses[0][1]) > 0.1
     assert losses[1][0] == losses[1][1] == pytest.approx(losses[0][1], rel=1e-5)
 

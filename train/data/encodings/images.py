@@ -87,6 +87,11 @@ class LabelledImages(Sequence):
     def __getitem__(self, index: int) -> Record:
         return self.records[int(self.places[index])]
 
+    @property
+    def labels(self) -> Integer[np.ndarray, " n"] | None:
+        """The labels of all examples; None where only decoding gives them."""
+        return self.records.labels[np.asarray(self.places)] if isinstance(self.records, StoredImages) else None
+
     def view(self, split: Split, is_shuffled: bool = False) -> "LabelledImages":
         """Slices these images, a whole part, as they stand or in a fixed random order."""
         sliced = is_shuffled and not split.is_whole
@@ -144,7 +149,7 @@ def _pixels(rows: Rows, shape: str, numbers: dict[str, int]) -> Iterator[Chunk]:
             one, other = (f"{_place(row)} is {sides(shape)}" for row, shape in (first, (row, decoded.shape)))
             raise UsageError(
                 f"The images differ in size: {one} and {other}; set data.image_shape to the size that they shall have, "
-                "such as 64x64x3."
+                "such as 64x64x3, and the side of a patch to suit it, such as model.patch=8, which makes 64 tokens."
             )
         if not failures:
             label = numbers.setdefault(row.get("label", ""), len(numbers))

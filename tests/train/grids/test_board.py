@@ -1,0 +1,45 @@
+"""A terminal shows the means of a sweep so far, below its lines; a log has the lines alone."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from train.grids.board import UP, Board
+
+SWEEP = Path("sweep")
+RUNS = [SWEEP / name / f"seed{seed}" for name in ("attention=super", "attention=dot_product") for seed in range(2)]
+
+
+def shown(board, *values):
+    for run, value in zip(RUNS, values, strict=False):
+        with board.below():
+            board.add(run, "accuracy", value)
+            print("a line")
+
+
+def test_means_so_far_stay_below_the_lines(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    shown(Board(RUNS, SWEEP), 0.5, 0.75)
+    title = "So far, the mean accuracy ± standard deviation of the seeds that have finished:\n"
+    other = f"attention=dot_product  {'–':18}  0 of 2\n"
+    assert capsys.readouterr().out == (
+        f"a line\n{title}attention=super        {'0.5':18}  1 of 2\n{other}"
+        f"{UP.format(3)}a line\n{title}attention=super        {'0.625 ± 0.18':18}  2 of 2\n{other}"
+    )
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(40, 6), (20, 3)])
+def test_it_fits_a_small_terminal(monkeypatch, columns, rows):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", str(rows))
+    lines = Board([SWEEP / f"{'long' * 20}{n}" / "seed0" for n in range(30)], SWEEP).lines()
+    assert max(map(len, lines)) < columns
+    assert len(lines) <= max(rows - 2, 3)
+    assert lines[-1].startswith("and ")
+
+
+def test_a_log_has_the_lines_alone(capsys):
+    shown(Board(RUNS, SWEEP), 0.5, 0.75)
+    assert capsys.readouterr().out == "a line\na line\n"

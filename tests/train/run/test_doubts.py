@@ -1,0 +1,36 @@
+"""What stands against a result is said where its figures are."""
+
+import pytest
+
+from train.run import doubts
+
+SIZES = {"test_examples": 360, "train_examples": 1149, "tokens": 16, "patch": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, []),
+        ({"test_examples": 100}, []),
+        ({"test_examples": 15}, ["The test has only 15 examples, so one of them is 6.67 % of its result."]),
+        ({"test_examples": 1}, ["The test has only 1 example, so one of them is 100 % of its result."]),
+        (
+            {"tokens": 1024, "train_examples": 120},
+            [
+                "An image is 1,024 tokens, more than there are images to train on, 120; model.patch=4 makes a quarter "
+                "of the tokens, and trains faster."
+            ],
+        ),
+    ],
+)
+def test_few_examples_and_many_tokens(changes, said):
+    assert list(doubts.of_sizes(SIZES | changes)) == said
+    assert not list(doubts.of_sizes({}))  # of a version that wrote none
+
+
+@pytest.mark.parametrize(("accuracy", "is_doubted"), [(0.3, True), (0.4, True), (0.41, False)])
+def test_an_accuracy_that_a_constant_answer_has_too(accuracy, is_doubted):
+    said = list(doubts.of_metrics({"accuracy": accuracy}, {"baselines": {"majority_accuracy": 0.4}}))
+    sentence = f"An accuracy of {accuracy:.1%} is not above the 40.0% of giving the same class always."
+    assert said == [sentence] * is_doubted
+    assert not list(doubts.of_metrics({"loss": 1.0}, {"baselines": {"unigram_perplexity": 2.0}}))
