@@ -266,11 +266,11 @@ def speed_in_short() -> str:
     times, memory = found["neural time of PyTorch's"], found["neural times less memory"]
     gpt = f"{found['gpt neural(dim=2) time']} × the time, {found['gpt neural(dim=2) memory']} × the memory"
     marian = f"{found['translation times faster']} times as fast, with the same tokens"
-    alone = "neural attention (`dim=2`) alone, forward and backward, 1,024 tokens"
+    alone = "`neural`, whose MLP scores each pair: one layer's attention, forward and backward, 1,024 tokens"
     rows = (
         (alone, "PyTorch's fused dot product", f"{times} × the time"),
         ("the same", "dot product of `jax.nn`", f"a {memory}th of the memory"),
-        ("a GPT of 8 layers with it in every layer", "with dot products", gpt),
+        ("a training step of a GPT with it in all 8 layers", "the same GPT with `dot_product`", gpt),
         ("translating with a Marian of opus-mt's size", "Hugging Face on PyTorch", marian),
     )
     return plain_markdown(("what", "against", "measured"), rows)

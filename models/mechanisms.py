@@ -256,12 +256,17 @@ def register(row: Mechanism) -> None:
     MECHANISMS[row.name] = row
 
 
-def resolve(spec: str, depth: int) -> tuple[Mechanism, ...]:
+def resolve(spec: Any, depth: int) -> tuple[Mechanism, ...]:
     """Reads the mechanism of each of `depth` layers of a spec string, such as `super` or `super|dot_product`.
 
+    A score or a recurrence, its class, or a Mechanism stands for itself in every layer.
+
     Raises:
-      UsageError: a name or option is unknown, there are more items than layers, or a cycle does not fit them.
+      UsageError: a name or option is unknown, there are more items than layers, a cycle does not fit them, or it is
+        something else.
     """
+    if not isinstance(spec, str):
+        return (_of_object(type(spec).__name__, spec),) * depth
     if not spec.strip():
         raise UsageError(f"An attention mechanism is needed; choose from {', '.join(MECHANISMS)}.")
     return specs.one_each(spec, _build, "layer", depth)
@@ -288,10 +293,16 @@ def _preset(name: str) -> Mechanism:
         if known not in MECHANISMS:
             raise unknown("attention mechanism", name, [*MECHANISMS, *ALIASES])
         return MECHANISMS[known]
-    found = files.load(name)
+    return dataclasses.replace(_of_object(name, files.load(name)), name=name)
+
+
+def _of_object(name: str, found: Any) -> Mechanism:
+    """Makes the row of a score, a recurrence or the class of one; a Mechanism is one already."""
     if isinstance(found, Mechanism):
-        return dataclasses.replace(found, name=name)
-    score = found() if isinstance(found, type) and issubclass(found, Mixer) else found
+        return found
+    if not isinstance(found, Mixer) and not (isinstance(found, type) and issubclass(found, Mixer)):
+        raise UsageError(f"A layer needs a string such as 'neural(dim=2)', a score or a Mechanism, not {found!r}.")
+    score = found() if isinstance(found, type) else found
     check_definition(score)
     return _of_score(name, name, score)
 

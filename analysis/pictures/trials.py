@@ -64,19 +64,21 @@ def frontier(table: TrialTable, named: Iterable[str] = ()) -> Figure:
     for spec, line in lines.items():
         colour, marker = looks.get(spec, ("#c0c0c0", "o"))
         named_here = {"ms": 5, "zorder": 3, "label": style.plain(spec)} if spec in looks else {"ms": 2.5, "zorder": 1}
+        if spec == next((spec for spec in lines if spec not in looks), ""):
+            named_here["label"] = "others"
         sizes, means = [kilobytes for kilobytes, _ in line], [100 * found.mean for _, found in line]
         axes.plot(sizes, means, color=colour, marker=marker, lw=1.2, **named_here)
         for kilobytes, found in line if spec in looks else ():
             low, high = found.interval
             axes.plot([kilobytes] * 2, [100 * low, 100 * high], color=colour, lw=4, alpha=0.25, zorder=2)
     trial = next(trial for trial in RECALL if trial in table.trials)
-    axes.axhline(100 * table.trials[trial]["chance"], color="#6a6a6a", lw=0.8, ls="--")
+    axes.axhline(100 * table.trials[trial]["chance"], color="#6a6a6a", lw=0.8, ls="--", label="chance")
     axes.set(xscale="log", ylim=(0, 104), xlabel="decode cache, kB", ylabel="recalled, %")
     axes.set_xticks(ticks := [2**power for power in range(9)], map(str, ticks))
     axes.minorticks_off()
     drawn.legend(loc="outside lower center", ncols=3, fontsize=7)
     pairs = trials.size_of(trials.sizes(table, trial)[-1])
-    drawn.suptitle(f"Recall of {pairs} pairs over what a decode cache holds of them")
+    drawn.suptitle(f"Recall of {pairs} pairs against the size of the decode cache")
     return drawn
 
 

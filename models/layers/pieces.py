@@ -77,10 +77,7 @@ class AttentionPieces(nn.Module):
     depth: int = 1
 
     def __post_init__(self):
-        if isinstance(self.mechanism, str):
-            (self.mechanism,) = resolve(self.mechanism, 1)
-        if not isinstance(self.mechanism, Mechanism):
-            raise UsageError(f"A layer needs a Mechanism or a string such as 'neural(dim=2)', not {self.mechanism!r}.")
+        (self.mechanism,) = resolve(self.mechanism, 1)
         super().__post_init__()
 
     def check(self, width: int, source: jax.Array | PreparedSource | None, cache: Cache | None) -> None:

@@ -71,7 +71,7 @@ def test_a_row_of_a_file_keeps_its_projections(mine):
     [
         (CODE, "my.py:prodcut", "Unknown mechanism of my.py 'prodcut'. Did you mean 'product'"),
         (CODE, "no.py:product", "Cannot read no.py, which no.py:product names; give the path of a Python file"),
-        (CODE + "x = 3", "my.py:x", "A mechanism is a Score or a Recurrence, not 3"),
+        (CODE + "x = 3", "my.py:x", "A layer needs .* a score or a Mechanism, not 3"),
         (CODE + "1 / 0", "my.py:product", "my.py fails: ZeroDivisionError: division by zero"),
         (CODE, "my.py:product(scael=1.0)", "Unknown option of my.py:product 'scael'. Did you mean 'scale'"),
     ],
