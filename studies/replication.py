@@ -4,11 +4,11 @@
     python -m studies.replication --tables
 
 The program trains what has no result yet, with `train.sweep`. It keeps each run and each trial in
-`docs/replication/NAME/` as it ends, and does not train again what is kept there, on any machine. So you can stop it,
-commit that folder, and give the same command later. The page's tables and pictures are made of what is kept. DATA is a
-folder with `tfds/` (mnist, cifar100), `imdb/`, `wikitext2/`, `spa_eng/` and `multi30k/`; results record this path, so
+`docs/replication/NAME.json` as it ends, and does not train again what is kept there, on any machine. So you can stop
+it, commit that file, and give the same command later. The page's tables and pictures are made of what is kept. DATA is
+a folder with `tfds/` (mnist, cifar100), `imdb/`, `wikitext2/`, `spa_eng/` and `multi30k/`; results record this path, so
 give it relative to the project's folder. What is kept was trained with `--data=data`. To train a study anew, or with
-another path, move `docs/replication/NAME` away. `--archive` trains nothing: it keeps what a killed process left.
+another path, move its file away. `--archive` trains nothing: it keeps what a killed process left.
 """
 
 import argparse
@@ -78,11 +78,14 @@ def train(given: list[str], folder: Path, sets: Path) -> bool:
       UsageError: a mistake in what the sweep is given, such as data that are not there.
       KeyboardInterrupt: it was stopped.
     """
+    study = ALL[folder.name]
+    if kept.keep(folder)[0] >= study.runs:
+        return True
     kept.put_back(folder)
-    if (start := ALL[folder.name].start) and kept.keep(folder)[0] < ALL[folder.name].runs:
-        pretraining.train(start, sets, folder.parent)
-    done = not sweep.run(sweep.main.parser().parse_args(given), lambda directory: kept.keep_one(folder, directory))
-    if done and kept.keep(folder)[0] < ALL[folder.name].runs:
+    if study.start:
+        pretraining.train(study.start, sets, folder.parent)
+    done = not sweep.run(sweep.main.parser().parse_args(given), lambda _: kept.keep(folder))
+    if done and kept.keep(folder)[0] < study.runs:
         raise KeyboardInterrupt
     return done
 

@@ -216,15 +216,23 @@ def test_every_run_and_trial_is_kept_as_soon_as_it_ends(page, swept, write_run, 
     trial = swept / "tuning/attention=super,heads=1/learning_rate=0.1/seed0"
     write_run(trial)
     write_run(swept / "attention=linear,heads=2/seed0", finished=False)
-    kept.keep_one(swept, swept / "attention=super,heads=2/seed1")
-    kept.keep_one(swept, swept / "attention=linear,heads=2/seed0")
+    first = swept / "attention=super,heads=2/seed1/result.json"
+    results = [path for path in swept.rglob("result.json") if path != first]
+    for path in results:  # only one run has ended
+        path.rename(path.with_suffix(".later"))
+    assert kept.keep(swept) == (1, 0)
     assert [len(found.runs) for found in kept.find("mnist").groups] == [1]
     assert replication.text("mnist").startswith("1 of 12 runs is in.")
+    first.unlink()  # what is kept stays so, whatever becomes of the folder
+    for path in results:
+        path.with_suffix(".later").rename(path)
     assert replication.main(["--only", "mnist", "imdb", "--archive", f"--runs={swept.parent}"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed == ["mnist: 12 of 12 runs and 1 trial are kept.", "imdb: 0 of 60 runs and 0 trials are kept."]
     assert len([run for group in kept.find("mnist").groups for run in group.runs]) == 12
-    assert (kept.KEPT / "mnist" / f"{trial.relative_to(swept)}.json").is_file()
+    assert [entry.path for entry in kept.read("mnist").trials] == [trial.relative_to(swept)]
+    before = kept.place("mnist").stat()
+    assert (kept.keep(swept), kept.place("mnist").stat().st_mtime_ns) == ((12, 1), before.st_mtime_ns)  # no news
 
 
 def test_what_has_not_ended_is_no_study_and_keeps_what_has(page, swept, trained, monkeypatch):
@@ -234,6 +242,12 @@ def test_what_has_not_ended_is_no_study_and_keeps_what_has(page, swept, trained,
     assert replication.text("mnist").startswith("12 of 16 runs are in.")
     monkeypatch.setattr(replication.sweep, "run", lambda flags, ended: 1)
     assert not replication.train(["--config=c", f"--workdir={swept}"], swept, "data")
+
+
+def test_a_study_that_is_all_kept_is_not_begun(page, swept, trained, monkeypatch):
+    kept.keep(swept)
+    monkeypatch.setattr(replication.sweep, "run", None)
+    assert replication.train(["--config=c"], swept.parents[1] / "elsewhere/mnist", "data")
 
 
 def test_what_was_kept_is_put_back_and_not_trained_again(page, swept, write_run, tmp_path):  # noqa: F811
@@ -258,7 +272,7 @@ def test_trials_alone_are_put_back_before_any_run_has_ended(page, write_run, tmp
     assert replication.text("mnist") == f"0 of {replication.ALL['mnist'].runs} runs are in.\n"
 
 
-# Only docs/replication/gpt_tuned/sweep.json differed there, the list of the runs that were kept.
+# Only the list of the runs that were kept differed there.
 DIRTY = {"1e0f02ab6f0f-dirty": "1e0f02ab6f0f"}
 
 
@@ -276,17 +290,17 @@ def history():
 
 @pytest.mark.parametrize("name", declared.DECLARED)
 def test_an_archive_of_a_declared_study_is_what_was_declared(name, tmp_path):
-    if not kept.places(name):
+    found, commits = kept.read(name), history()
+    if not found.entries:
         pytest.skip("no run of it has been kept yet")
-    files, commits = sorted((kept.KEPT / name).rglob("*.json")), history()
-    record = next(archive.read(file) for file in files if file.name == grid.FILE).sweeps[0]
+    (record,) = found.sweeps
     made = sweep.asked(sweep.main.parser().parse_args(declared.DECLARED[name].flags("data", tmp_path))).plain
     record |= {"tune": {"beyond": tuning.BEYOND, "apart": False} | record["tune"]}
     assert {key: record[key] for key in ("config", "over", "also", "tune", "declaration")} == {
         key: made[key] for key in ("config", "over", "also", "tune", "declaration")
     }
-    assert not any(re.search(r'"(file:)?/\w', file.read_text()) for file in files)  # the path of a machine
-    for entry in (entry for file in kept.places(name) for entry in archive.read(file).entries):
+    assert not re.search(r'"(file:)?/\w', kept.place(name).read_text())  # the path of a machine
+    for entry in found.entries:
         cell = record["cells"][entry.path.parent.name]
         assert str(entry.config["optimizer.learning_rate"]) == str(float(cell["chosen"]["optimizer.learning_rate"]))
         for result in entry.results:
@@ -307,6 +321,11 @@ def test_a_study_that_fails_stops_no_other(page, swept, monkeypatch, capsys):
 def test_a_page_without_the_place_is_refused(page):
     with pytest.raises(UsageError, match="has no place for matched; write <!-- figures: matched --> and <!-- end -->"):
         replication.put("matched")
+
+
+@pytest.mark.parametrize("file", sorted(kept.KEPT.rglob("*.json")), ids=lambda path: path.stem)
+def test_what_is_kept_can_be_handed_on(file):
+    assert file.stat().st_size < 16e6
 
 
 def test_an_unknown_study_is_one_sentence(capsys):
