@@ -8,17 +8,21 @@ The program trains what has no result yet, with `train.sweep`. It keeps each run
 it, commit that file, and give the same command later. The page's tables and pictures are made of what is kept. DATA is
 a folder with `tfds/` (mnist, cifar100), `imdb/`, `wikitext2/`, `spa_eng/` and `multi30k/`; results record this path, so
 give it relative to the project's folder. What is kept was trained with `--data=data`. To train a study anew, or with
-another path, move its file away. `--archive` trains nothing: it keeps what a killed process left.
+another path, move its file away. `--archive` trains nothing: it keeps what a killed process left. `--seconds` stops
+after that time, as Ctrl-C does, and ends with 0: trainings that run save within seconds, and go on at the next call.
 """
 
 import argparse
 import dataclasses
 import math
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from analysis import report, tables, verdicts
 from analysis.metrics import METRICS, counted
@@ -44,6 +48,7 @@ PAGE = runs.ROOT / "docs/studies.md"
     cli.flag("--print", action="store_true", help="print each sweep's command, and train nothing"),
     cli.flag("--archive", action="store_true", help="keep what a killed process left, and train nothing"),
     cli.flag("--tables", action="store_true", help="only write the tables and pictures of what is kept"),
+    cli.flag("--seconds", type=cli.count, default=0, help="stop, saved, after so long; default is no end"),
     lasting=True,
 )
 def main(flags: argparse.Namespace) -> int:
@@ -54,21 +59,56 @@ def main(flags: argparse.Namespace) -> int:
     """
     for name in flags.only:
         check_known("study", name, ALL)
-    code = cli.DONE
+    over, code = _over_after(flags.seconds), cli.DONE
     for name in flags.only:
-        folder = flags.runs / name
-        given = ALL[name].flags(flags.data, folder)
-        if flags.print:
-            print(shlex.join(["python", "-m", "train.sweep", *given]))
-        elif flags.archive:
-            finished, trials = kept.keep(folder)
-            print(f"{name}: {finished} of {counted(ALL[name].runs, 'run')} and {counted(trials, 'trial')} are kept.")
-        elif flags.tables or train(given, folder, flags.data):
-            put(name)
-        else:
-            print(f"{name} has not finished; the same command goes on.")
-            code = cli.FAILED
+        try:
+            code = max(code, _do(name, flags))
+        except KeyboardInterrupt:
+            if not over.is_set():
+                raise
+            print(_kept(name, flags.runs / name))
+        if over.is_set():
+            print("The time is over; the same command goes on.")
+            break
+    signal.alarm(0)
     return code
+
+
+def _over_after(seconds: int) -> threading.Event:
+    """Interrupts this program after so long, as Ctrl-C does, and then sets what is returned; 0 is never."""
+    over = threading.Event()
+
+    def ring(*_: Any) -> None:
+        over.set()
+        if signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, signal.default_int_handler):
+            raise KeyboardInterrupt  # the default would end the process at once
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    return over
+
+
+def _do(name: str, flags: argparse.Namespace) -> int:
+    """Does with a study what the flags say; returns the exit code."""
+    folder = flags.runs / name
+    given = ALL[name].flags(flags.data, folder)
+    if flags.print:
+        print(shlex.join(["python", "-m", "train.sweep", *given]))
+    elif flags.archive:
+        print(_kept(name, folder))
+    elif flags.tables or train(given, folder, flags.data):
+        put(name)
+    else:
+        print(f"{name} has not finished; the same command goes on.")
+        return cli.FAILED
+    return cli.DONE
+
+
+def _kept(name: str, folder: Path) -> str:
+    """Keeps what has ended, and says how much it is."""
+    finished, trials = kept.keep(folder)
+    return f"{name}: {finished} of {counted(ALL[name].runs, 'run')} and {counted(trials, 'trial')} are kept."
 
 
 def train(given: list[str], folder: Path, sets: Path) -> bool:

@@ -3,7 +3,10 @@
 import dataclasses
 import json
 import re
+import signal
 import subprocess
+import sys
+import textwrap
 
 import pytest
 from scipy import stats
@@ -17,7 +20,7 @@ from studies.definitions import DECLARATIONS
 from tests.analysis.conftest import config, write_run  # noqa: F401
 from tests.conftest import ROOT
 from train import loading, sweep
-from train.grids import declaration, grid, tuning
+from train.grids import declaration, grid, matching, pool, running, tuning
 from train.grids.grid import Sweep
 from train.main import parse
 
@@ -133,6 +136,7 @@ def test_a_study_first_trains_the_model_that_it_starts_from(page, swept, trained
     def train_all(todo, say):
         order.extend(todo)
         write_run(*todo)
+        return dict.fromkeys(todo, pool.FINISHED)
 
     monkeypatch.setattr(pretraining.runs, "train_all", train_all)
     for _ in range(2):
@@ -148,10 +152,16 @@ def test_a_study_first_trains_the_model_that_it_starts_from(page, swept, trained
         pretraining.train("translator", "sets", swept.parent)
     monkeypatch.setitem(replication.ALL, "mnist", study)
     assert replication.train(["--config=c", f"--workdir={swept}"], swept, "sets")  # all are in: no model is needed
-    monkeypatch.setattr(pretraining.runs, "train_all", lambda todo, say: None)
     (swept.parent / "pretrained/translator/result.json").unlink()
-    with pytest.raises(UsageError, match="translator has not been pretrained; see "):
-        pretraining.train("translator", "sets", swept.parent)
+    for outcome, error, said in (
+        (pool.FAILED, UsageError, "has not been pretrained"),
+        (pool.STOPPED, KeyboardInterrupt, None),
+    ):
+        monkeypatch.setattr(
+            pretraining.runs, "train_all", lambda todo, say, outcome=outcome: dict.fromkeys(todo, outcome)
+        )
+        with pytest.raises(error, match=said):
+            pretraining.train("translator", "sets", swept.parent)
     assert pretraining.main(["--only", "speaker"]) == 2
 
 
@@ -260,6 +270,38 @@ def test_what_was_kept_is_put_back_and_not_trained_again(page, swept, write_run,
         assert json.loads((again / path.relative_to(swept)).read_text()) == json.loads(path.read_text())
     for ours, theirs in zip(found_runs.find([again]).groups, found_runs.find([swept]).groups, strict=True):
         assert [run.record for run in ours.runs] == [run.record for run in theirs.runs]
+
+
+TRAINING = """
+    import os, pathlib, shutil, signal, sys, time
+    template, place = map(pathlib.Path, sys.argv[1:])
+    if place.name == "seed0" or (place / "saved").is_file():
+        shutil.copytree(template / place.name, place, dirs_exist_ok=True)
+    else:
+        place.mkdir(parents=True)
+        signal.signal(signal.SIGTERM, lambda *_: (place.joinpath("saved").touch(), sys.exit(0)))
+        os.kill(os.getppid(), signal.SIGALRM)  # the time is over while this trains
+        time.sleep(60)
+"""
+
+
+def test_when_the_time_is_over_runs_are_saved_and_the_next_call_goes_on(page, swept, monkeypatch, capsys):
+    study = dataclasses.replace(SMALL, config="configs/vit_digits.py", over=(), fields=(), seeds=2)
+    monkeypatch.setitem(replication.ALL, "mnist", study)
+    monkeypatch.setattr(matching, "apart", lambda function, *arguments: function(*arguments))
+    start = [sys.executable, "-c", textwrap.dedent(TRAINING), swept / "attention=super,heads=1"]
+    monkeypatch.setattr(pool, "command", lambda flags, path: [*start, path])
+    monkeypatch.setattr(running, "joined", lambda todo, *_: {path: running.Joint(todo[path], (path,)) for path in todo})
+    monkeypatch.setattr(pool, "shares", lambda jobs: [{0}])  # one at a time
+    again = swept.parents[1] / "again"
+    call = [f"--runs={again}", "--seconds=3000", "--only", "mnist"]
+    assert replication.main([*call, "imdb"]) == 0
+    said = capsys.readouterr().out
+    assert said.endswith("mnist: 1 of 2 runs and 0 trials are kept.\nThe time is over; the same command goes on.\n")
+    assert list(again.rglob("saved")) == [again / "mnist/vit_digits/seed1/saved"]
+    assert replication.main(call) == 0
+    assert kept.keep(again / "mnist") == (2, 0)
+    assert signal.alarm(0) == 0
 
 
 def test_trials_alone_are_put_back_before_any_run_has_ended(page, write_run, tmp_path):  # noqa: F811
