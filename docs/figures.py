@@ -127,7 +127,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
 
 def of_evidence() -> Iterator[tuple[str, Callable[[], str]]]:
     """Yields the tables of the studies and of the ledger."""
-    yield "declared", lambda: markdown(declared.table()).strip()
+    yield "declared", declared.table
     yield "ledger main", ledger.main
     yield "ledger changes", ledger.changes
     yield "ledger marks", ledger.marks

@@ -10,7 +10,7 @@ surgeries at a third of the length.
 import dataclasses
 
 from analysis.metrics import METRICS
-from analysis.tables import ResultColumn, ResultTable
+from analysis.tables import plain_markdown
 from studies import data
 from studies.definitions import DECLARATIONS, STUDIES, Study
 from studies.surgery import SURGERIES
@@ -98,6 +98,7 @@ TUNED = {
         seeds=4,
         tune=f"{RATE}3e-3,9e-3",
         tuning=(*WHOLE, "--tune-beyond=0"),
+        amended="after four and after nine of the first 24 runs",
         hours=11.5,
         kind="reduced, other data",
     ),
@@ -170,20 +171,18 @@ DECLARED = {
 ALL = {**DECLARED, **STUDIES}
 
 
-def table() -> ResultTable:
-    """Tabulates what each study asks, what it takes, and what it can find."""
-    read = {name: declaration.read(DECLARATIONS / f"{study.declared}.json") for name, study in DECLARED.items()}
-    columns = {
-        "study": list(read),
-        "question": [made.question for made in read.values()],
-        "settings × seeds": [f"{study.runs // study.seeds} × {study.seeds}" for study in DECLARED.values()],
-        "length": [_length(study) for study in DECLARED.values()],
-        "core-hours": [f"{study.hours:g}" for study in DECLARED.values()],
-        "metric": [METRICS[made.metric].title for made in read.values()],
-        "equal within": [METRICS[made.metric].text(made.margin) for made in read.values()],
-        "finds": [METRICS[made.metric].text(made.detects) for made in read.values()],
-    }
-    return ResultTable(tuple(ResultColumn(title, title, tuple(cells)) for title, cells in columns.items()))
+def table() -> str:
+    """Writes what each study takes, and what it can find, in Markdown."""
+    titles = ("study", "settings × seeds", "length", "core-hours", "metric", "equal within", "finds")
+    return plain_markdown(titles, [_row(name, study) for name, study in DECLARED.items()])
+
+
+def _row(name: str, study: Study) -> tuple[str, ...]:
+    made = declaration.read(DECLARATIONS / f"{study.declared}.json")
+    metric = METRICS[made.metric]
+    size = f"{study.runs // study.seeds} × {study.seeds}"
+    least = (metric.text(made.margin), metric.text(made.detects))
+    return (f"[{name}](studies/{name}.md)", size, _length(study), f"{study.hours:g}", metric.title, *least)
 
 
 def _length(study: Study) -> str:

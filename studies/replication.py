@@ -1,4 +1,4 @@
-"""The sweeps behind docs/studies.md: what the papers' claims come to, at the size that two CPU cores allow.
+"""The sweeps behind docs/studies: what the papers' claims come to, at the size that two CPU cores allow.
 
     python -m studies.replication --data=DATA --runs=runs/replication --only gpt_tuned
     python -m studies.replication --tables
@@ -37,7 +37,8 @@ from train import cli, sweep
 from train.grids import declaration
 from train.grids.declaration import Declaration
 
-PAGE = runs.ROOT / "docs/studies.md"
+PAGES = runs.ROOT / "docs/studies"
+SEEDS_ALONE = "± is half a 95 % interval over seeds; it leaves out the sampling of the test set."
 
 
 @cli.program(
@@ -131,13 +132,13 @@ def train(given: list[str], folder: Path, sets: Path) -> bool:
 
 
 def put(name: str) -> None:
-    """Puts the tables of what is kept of a study, and its pictures, into the page.
+    """Puts the tables of what is kept of a study, and its pictures, into its page.
 
     Raises:
       UsageError: the page has no place for it.
     """
     found = kept.find(name)
-    runs.put(PAGE, name, text(name))
+    runs.put(PAGES / f"{name}.md", name, text(name))
     if found is None:
         return
     declared = declaration.read(DECLARATIONS / f"{name}.json")
@@ -155,16 +156,17 @@ def _curves(name: str, found: Found) -> tuple[curves.Groups, str]:
 
 
 def text(name: str) -> str:
-    """Writes how much is in, what each setting reached, the verdicts on what is compared, and the pictures."""
+    """Writes the question, what each setting reached, the verdicts on what is compared, and the pictures."""
     found, study = kept.find(name), ALL[name]
+    declared = declaration.read(DECLARATIONS / f"{name}.json")
     count = sum(len(group.runs) for group in found.groups) if found else 0
     progress = f"{count} of {counted(study.runs, 'run')} {'is' if count == 1 else 'are'} in."
+    asked = f"**Question.** {declared.question} {progress}"
     if found is None:
-        return f"{progress}\n"
-    declared = declaration.read(DECLARATIONS / f"{name}.json")
+        return f"{asked}\n"
     drawn = _curves(name, found)[1]
-    parts = [*_parts(found, name), flatness(found, declared, drawn), _pictures(name, declared.question, drawn)]
-    return "\n\n".join(filter(None, [progress, *parts]))
+    parts = [*_parts(found, name), flatness(found, declared, drawn), _pictures(name, drawn)]
+    return "\n\n".join(filter(None, [asked, *parts]))
 
 
 def flatness(found: Found, declared: Declaration, other: str) -> str:
@@ -198,8 +200,9 @@ def _parts(found: Found, name: str) -> list[str]:
     settings = [column.name for column in made.results.columns if "." in column.name]
     figures = ["attention_layer_parameters", "parameters", *(f"test_{metric}" for metric in study.metrics), "seeds"]
     results = only(made.results, [*settings, *figures])
-    shown = [results, _judged(found, name), made.tuning]
-    return [made.introduction, *(tables.markdown(table).strip() for table in shown if table.rows)]
+    made_of = (results, _judged(found, name), made.tuning)
+    shown = [tables.markdown(table).strip() for table in made_of if table.rows]
+    return [made.introduction, shown[0], f"The comparisons were {study.chosen}. {SEEDS_ALONE}", *shown[1:]]
 
 
 def _judged(found: Found, name: str) -> ResultTable:
@@ -216,10 +219,9 @@ def _worded(verdict: str, name: str) -> str:
     return ledger.worded(verdict, "reduced" if kind == ledger.ANOTHER else kind)
 
 
-def _pictures(name: str, question: str, metric: str) -> str:
-    title = METRICS[metric].title
-    shown = f"![{question} Each comparison with its interval](replication/{name}_effects.svg)"
-    return f"{shown}\n\n![{title} by step of training](replication/{name}.svg)"
+def _pictures(name: str, metric: str) -> str:
+    shown = f"![Each comparison with its interval](../replication/{name}_effects.svg)"
+    return f"{shown}\n\n![{METRICS[metric].title} by step of training](../replication/{name}.svg)"
 
 
 def only(table: ResultTable, names: Iterable[str]) -> ResultTable:

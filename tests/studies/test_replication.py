@@ -29,10 +29,12 @@ SMALL = dataclasses.replace(definitions.STUDIES["mnist"], over=("a=1,2", "b=1,2"
 
 @pytest.fixture
 def page(tmp_path, monkeypatch):
-    """A page with room for one study, in a folder of its own."""
-    path = tmp_path / "page.md"
-    path.write_text("a\n<!-- figures: mnist -->\nold\n<!-- end -->\nb\n<!-- figures: imdb -->\n<!-- end -->\nc\n")
-    monkeypatch.setattr(replication, "PAGE", path)
+    """A study's page with room for it, and what is kept, in folders of their own."""
+    path = tmp_path / "pages/mnist.md"
+    path.parent.mkdir()
+    path.with_name("matched.md").write_text("a\n")
+    path.write_text("a\n<!-- figures: mnist -->\nold\n<!-- end -->\nb\n")
+    monkeypatch.setattr(replication, "PAGES", path.parent)
     monkeypatch.setattr(kept, "KEPT", tmp_path / "kept")
     return path
 
@@ -194,8 +196,10 @@ def test_tables_are_made_of_what_is_kept(page, swept, trained):
     replication.put("mnist")
     text = page.read_text()
     assert "old" not in text
-    assert text.startswith("a\n<!-- figures: mnist -->\n\n12 of 12 runs are in.\n\n4 settings, 12 runs;")
-    assert text.endswith("<!-- end -->\nb\n<!-- figures: imdb -->\n<!-- end -->\nc\n")
+    assert text.startswith("a\n<!-- figures: mnist -->\n\n**Question.** Does Super Attention lead on MNIST, ")
+    assert text.endswith("<!-- end -->\nb\n")
+    assert " 12 of 12 runs are in.\n\n4 settings, 12 runs;" in text
+    assert "The comparisons were **chosen afterwards**, when the runs were in. ± is half a 95 % interval over" in text
     assert "| super | 1 | 100 (1) | 1,000 (1) | 86.05 ± 2.61 (1) | 0.1000 ± 0.0000 (1) | 3 |" in text
     assert "| super, over heads | better by 0.24 points | 0 |" in text  # it has no runs with 2 and 4 heads of all four
     assert all((kept.KEPT / f"mnist{ending}.svg").stat().st_size > 1000 for ending in ("", "_effects"))
@@ -232,7 +236,7 @@ def test_every_run_and_trial_is_kept_as_soon_as_it_ends(page, swept, write_run, 
         path.rename(path.with_suffix(".later"))
     assert kept.keep(swept) == (1, 0)
     assert [len(found.runs) for found in kept.find("mnist").groups] == [1]
-    assert replication.text("mnist").startswith("1 of 12 runs is in.")
+    assert "? 1 of 12 runs is in.\n" in replication.text("mnist")
     first.unlink()  # what is kept stays so, whatever becomes of the folder
     for path in results:
         path.with_suffix(".later").rename(path)
@@ -249,7 +253,7 @@ def test_what_has_not_ended_is_no_study_and_keeps_what_has(page, swept, trained,
     monkeypatch.setitem(replication.ALL, "mnist", dataclasses.replace(SMALL, seeds=4))
     with pytest.raises(KeyboardInterrupt):
         replication.train(["--config=c", f"--workdir={swept}"], swept, "data")
-    assert replication.text("mnist").startswith("12 of 16 runs are in.")
+    assert "? 12 of 16 runs are in.\n" in replication.text("mnist")
     monkeypatch.setattr(replication.sweep, "run", lambda flags, ended: 1)
     assert not replication.train(["--config=c", f"--workdir={swept}"], swept, "data")
 
@@ -311,7 +315,7 @@ def test_trials_alone_are_put_back_before_any_run_has_ended(page, write_run, tmp
     again = tmp_path / "again/mnist"
     assert kept.put_back(again) == 1
     assert (again / trial / "result.json").is_file()
-    assert replication.text("mnist") == f"0 of {replication.ALL['mnist'].runs} runs are in.\n"
+    assert replication.text("mnist").endswith(f"? 0 of {replication.ALL['mnist'].runs} runs are in.\n")
 
 
 # Only the list of the runs that were kept differed there.
