@@ -29,7 +29,7 @@ class Study:
       tuning: Further flags on how it is tuned.
       declared: Name of the file in `studies/declarations` that says what is asked, if it did so before the runs.
       amended: When what was declared was changed.
-      hours: Hours of one core, as expected before anything was trained.
+      hours: Hours of one core, or of one GPU in `studies.full`, as expected before anything was trained.
       kind: How close it is to the paper, of `studies.ledger.CLASSES`.
       start: The model of `studies.pretraining` from which all runs start; '' is none.
     """

@@ -163,10 +163,18 @@ def text(name: str) -> str:
     progress = f"{count} of {counted(study.runs, 'run')} {'is' if count == 1 else 'are'} in."
     asked = f"**Question.** {declared.question} {progress}"
     if found is None:
-        return f"{asked}\n"
+        return f"{asked}\n\n{_planned(name, declared)}"
     drawn = _curves(name, found)[1]
     parts = [*_parts(found, name), flatness(found, declared, drawn), _pictures(name, drawn)]
     return "\n\n".join(filter(None, [asked, *parts]))
+
+
+def _planned(name: str, declared: Declaration) -> str:
+    """Says what is declared of a study that has no run yet."""
+    rates = ALL[name].tune.partition("=")[2].replace(",", ", ")
+    rates = f" Learning rates to choose from are {rates}." if rates else ""
+    rows = [(row.name, verdicts.claimed(row, METRICS[declared.metric])) for row in declared.family]
+    return f"{declared.remarks}{rates}\n\n{tables.plain_markdown(('comparison', 'claim'), rows)}"
 
 
 def flatness(found: Found, declared: Declaration, other: str) -> str:
