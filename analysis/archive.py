@@ -11,7 +11,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,13 @@ class Finished:
       entries: The runs, in order.
       sweeps: The content of each `sweep.json`: what was asked for, tried and chosen.
       left_out: A sentence for each work directory that holds no finished run.
+      trials: The runs of a tuning that an archive has; reports pass over them.
     """
 
     entries: Sequence[Entry]
     sweeps: Sequence[Mapping[str, Any]]
     left_out: Sequence[str] = ()
+    trials: Sequence[Entry] = ()
 
     @property
     def asked(self) -> dict[str, Sequence[Any]]:
@@ -110,26 +112,31 @@ def passed_over(names: Sequence[str]) -> str:
 
 
 def write(found: Finished, out: Path, above: Path = Path()) -> None:
-    """Writes one object: `sweeps`, the leaves that all runs share under `config`, and `runs`, one on each line.
+    """Writes one object: `sweeps`, the leaves that all share under `config`, and `runs` and `trials`, one on each line.
 
     Args:
       found: The runs to write; there may be none, of a sweep that has only begun.
       above: A folder that holds all runs; it is left out of their paths.
     """
-    first = found.entries[0].config if found.entries else {}
-    shared = {f: v for f, v in first.items() if all(f in e.config and e.config[f] == v for e in found.entries)}
-    lines = [
-        {
-            "path": printable(str(entry.path.relative_to(above))),
-            "config": {field: value for field, value in entry.config.items() if field not in shared},
-            "results": entry.results,
-            "record": entry.record,
-        }
-        for entry in found.entries
-    ]
+    every = (*found.entries, *found.trials)
+    first = every[0].config if every else {}
+    shared = {f: v for f, v in first.items() if all(f in e.config and e.config[f] == v for e in every)}
+
+    def lines(entries: Iterable[Entry]) -> str:
+        return ",\n".join(json.dumps(_line(entry, shared, above)) for entry in entries)
+
     head = json.dumps({"sweeps": found.sweeps, "config": shared}, indent=1)[:-2]
-    runs = ",\n".join(json.dumps(line) for line in lines)
-    write_text(out, f'{head},\n "runs": [\n{runs}\n ]\n}}\n')
+    trials = f',\n "trials": [\n{lines(found.trials)}\n ]' if found.trials else ""
+    write_text(out, f'{head},\n "runs": [\n{lines(found.entries)}\n ]{trials}\n}}\n')
+
+
+def _line(entry: Entry, shared: Container[str], above: Path) -> dict[str, Any]:
+    return {
+        "path": printable(str(entry.path.relative_to(above))),
+        "config": {field: value for field, value in entry.config.items() if field not in shared},
+        "results": entry.results,
+        "record": entry.record,
+    }
 
 
 def read(file: Path) -> Finished:
@@ -140,11 +147,14 @@ def read(file: Path) -> Finished:
     """
     try:
         kept = read_json(file)
-        entries = [
-            Entry(Path(run["path"]), _completed(kept["config"] | run["config"]), run["results"], run["record"])
-            for run in kept["runs"]
-        ]
-        for entry in entries:
+        entries, trials = (
+            [
+                Entry(Path(run["path"]), _completed(kept["config"] | run["config"]), run["results"], run["record"])
+                for run in part
+            ]
+            for part in (kept["runs"], kept.get("trials", ()))
+        )
+        for entry in (*entries, *trials):
             _check(entry)
             if entry.path.is_absolute() or ".." in entry.path.parts:  # `unpack` would write outside its folder
                 raise ValueError(f"{entry.path} is outside")
@@ -153,7 +163,7 @@ def read(file: Path) -> Finished:
         sweeps = kept["sweeps"] if "sweeps" in kept else [{"over": dict(kept["asked"])}]  # the format of older archives
         if not all(map(grid.is_record, sweeps)):
             raise ValueError("a sweep is none")
-        return Finished(entries, sweeps)
+        return Finished(entries, sweeps, trials=trials)
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(
             f"{file} is no archive of runs; give folders of runs, or what analysis.archive has written."
@@ -179,7 +189,7 @@ def unpack(found: Finished, folder: Path) -> int:
       UsageError: The folder cannot be written, or a run's path cannot be one.
     """
     with writing(f"A run of the archive in {folder}"):
-        missing = [entry for entry in found.entries if not (folder / entry.path).exists()]
+        missing = [entry for entry in (*found.entries, *found.trials) if not (folder / entry.path).exists()]
         for entry in missing:
             _unpack(entry, folder / entry.path)
         for sweep in found.sweeps[:1]:

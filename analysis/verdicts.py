@@ -146,12 +146,16 @@ def table(found: Found, declared: Declaration | None = None) -> ResultTable:
     return ResultTable(tuple(map(ResultColumn, TITLES, titles, zip(*rows, strict=True))))
 
 
-def _cells(verdict: Verdict, metric: Metric) -> tuple[Number | str, ...]:
-    comparison = verdict.comparison
+def claimed(comparison: Comparison, metric: Metric) -> str:
+    """Writes what is claimed of a comparison, and of how much."""
     effect = f" by {metric.with_unit(metric.text(comparison.effect))}" if comparison.effect else ""
-    claim, seeds = f"{comparison.claim}{effect}", str(len(verdict.differences))
+    return f"{comparison.claim}{effect}"
+
+
+def _cells(verdict: Verdict, metric: Metric) -> tuple[Number | str, ...]:
+    name, claim, seeds = verdict.comparison.name, claimed(verdict.comparison, metric), str(len(verdict.differences))
     size, finds = Number(verdict.size, SIZE, sign="+"), Number(verdict.detects, metric)
-    return comparison.name, claim, seeds, verdict.number(metric), size, verdict.words, finds
+    return name, claim, seeds, verdict.number(metric), size, verdict.words, finds
 
 
 def _runs(found: Found) -> list[Run]:

@@ -129,7 +129,8 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
 
 def of_evidence() -> Iterator[tuple[str, Callable[[], str]]]:
     """Yields the tables of the studies and of the ledger."""
-    yield "declared", lambda: markdown(declared.table()).strip()
+    yield "declared", lambda: declared.table(full=False)
+    yield "declared for a GPU", lambda: declared.table(full=True)
     yield "ledger main", ledger.main
     yield "ledger changes", ledger.changes
     yield "ledger marks", ledger.marks

@@ -61,3 +61,10 @@ TRANSLATOR = (
     "model.mlp=512",
 )
 WINDOWS = ("data.context=256", "data.eval_stride=128", "data.batch_size=8")
+
+
+def gaussians(own: str, cross: str) -> str:
+    """Names the three attentions of a translating model, as a setting beside the grid."""
+    sides = ("attention", "decoder_attention", "cross_attention")
+    specs = (f"gaussian({own})", f"gaussian({own})", f"gaussian({cross})")
+    return ",".join(f"model.{side}={spec}" for side, spec in zip(sides, specs, strict=True))

@@ -1,20 +1,22 @@
 """Studies that were declared before anything was trained: sizes and lengths here, questions in a JSON file each.
 
-The trainings run from a clone at `COMMIT`, those of `studies.surgery` at its own, whatever the code becomes. Sizes were
-chosen to fit about 44 core-hours, from the seconds of the studies before; the most telling come first, and the
-surgeries, two hours more, last. Every run is kept as it ends, the first seeds of all settings before the next. Rates
-are tuned at the whole length with one seed, and the trial of the rate that is chosen is that seed's run; those of the
-surgeries at a third of the length.
+The trainings run from a clone at `COMMIT`, those of `studies.surgery` at its own, whatever the code becomes; those of
+`studies.full` are for a GPU, and run from any commit that has them. Sizes were chosen to fit about 44 core-hours, from
+the seconds of the studies before; the most telling come first, and the surgeries, two hours more, last. Every run is
+kept as it ends, the first seeds of all settings before the next. Rates are tuned at the whole length with one seed, and
+the trial of the rate that is chosen is that seed's run; those of the surgeries at a third of the length.
 """
 
 import dataclasses
 
 from analysis.metrics import METRICS
-from analysis.tables import ResultColumn, ResultTable
+from analysis.tables import plain_markdown
 from studies import data
 from studies.definitions import DECLARATIONS, STUDIES, Study
+from studies.full import FULL
 from studies.surgery import SURGERIES
 from train.grids import declaration
+from train.loading import load
 
 COMMIT = "59d67b8a85c04412d34ab00121c1293e8fba843f"  # whose code trains them, but for gpt_tuned
 RATE = "optimizer.learning_rate="
@@ -82,13 +84,6 @@ WHOLE = ("--tune-length=1",)
 OF_HOSSEINI = ("dot_product", "optimised", "efficient", "super", "dot_product(align=True)", "positional")
 
 
-def gaussians(own: str, cross: str) -> str:
-    """Names the three attentions of a translating model, as a setting beside the grid."""
-    sides = ("attention", "decoder_attention", "cross_attention")
-    specs = (f"gaussian({own})", f"gaussian({own})", f"gaussian({cross})")
-    return ",".join(f"model.{side}={spec}" for side, spec in zip(sides, specs, strict=True))
-
-
 TUNED = {
     "gpt_tuned": Study(
         "configs/gpt_wikitext103.py",
@@ -98,6 +93,7 @@ TUNED = {
         seeds=4,
         tune=f"{RATE}3e-3,9e-3",
         tuning=(*WHOLE, "--tune-beyond=0"),
+        amended="after four and after nine of the first 24 runs",
         hours=11.5,
         kind="reduced, other data",
     ),
@@ -120,8 +116,8 @@ TUNED = {
         ("accuracy", "bleu", "loss"),
         # The paper's figures read as σ², and its equation 3 as it is printed.
         beside=(
-            gaussians("sigma=0.1", "sigma=0.2236"),
-            gaussians("sigma=0.01, squared=False", "sigma=0.05, squared=False"),
+            data.gaussians("sigma=0.1", "sigma=0.2236"),
+            data.gaussians("sigma=0.01, squared=False", "sigma=0.05, squared=False"),
         ),
         seeds=4,
         tune=f"{RATE}3e-4,1e-3,3e-3",
@@ -165,26 +161,26 @@ TUNED = {
 
 DECLARED = {
     name: dataclasses.replace(study, fields=(*study.fields, "train.keep=1"), declared=name)
-    for name, study in (TUNED | SURGERIES).items()
+    for name, study in (TUNED | SURGERIES | FULL).items()
 }
 ALL = {**DECLARED, **STUDIES}
 
 
-def table() -> ResultTable:
-    """Tabulates what each study asks, what it takes, and what it can find."""
-    read = {name: declaration.read(DECLARATIONS / f"{study.declared}.json") for name, study in DECLARED.items()}
-    columns = {
-        "study": list(read),
-        "question": [made.question for made in read.values()],
-        "settings × seeds": [f"{study.runs // study.seeds} × {study.seeds}" for study in DECLARED.values()],
-        "length": [_length(study) for study in DECLARED.values()],
-        "core-hours": [f"{study.hours:g}" for study in DECLARED.values()],
-        "metric": [METRICS[made.metric].title for made in read.values()],
-        "equal within": [METRICS[made.metric].text(made.margin) for made in read.values()],
-        "finds": [METRICS[made.metric].text(made.detects) for made in read.values()],
-    }
-    return ResultTable(tuple(ResultColumn(title, title, tuple(cells)) for title, cells in columns.items()))
+def table(full: bool) -> str:
+    """Writes what each study takes, and what it can find, in Markdown: those of `studies.full`, or the others."""
+    hours = "GPU-hours" if full else "core-hours"
+    titles = ("study", "settings × seeds", "length", hours, "metric", "equal within", "finds")
+    return plain_markdown(titles, [_row(name, study) for name, study in DECLARED.items() if (name in FULL) == full])
+
+
+def _row(name: str, study: Study) -> tuple[str, ...]:
+    made = declaration.read(DECLARATIONS / f"{study.declared}.json")
+    metric = METRICS[made.metric]
+    size = f"{study.runs // study.seeds} × {study.seeds}"
+    least = (metric.text(made.margin), metric.text(made.detects))
+    return (f"[{name}](studies/{name}.md)", size, _length(study), f"{study.hours:g}", metric.title, *least)
 
 
 def _length(study: Study) -> str:
-    return next(text.partition("=")[2] for text in study.fields if text.startswith("train.length="))
+    said = [text.partition("=")[2] for text in study.fields if text.startswith("train.length=")]
+    return said[0] if said else load(study.config).train.length

@@ -1,4 +1,4 @@
-"""The studies behind docs/studies.md: what each trains, in the words of `train.sweep`."""
+"""The studies of docs/studies.md: what each trains, in the words of `train.sweep`."""
 
 import dataclasses
 import math
@@ -27,8 +27,9 @@ class Study:
       beside: Settings beside the grid: `FIELD=VALUE,FIELD=VALUE` of `train.sweep --also`.
       tune: `FIELD=VALUE,VALUE` of `train.sweep --tune`; '' is nothing.
       tuning: Further flags on how it is tuned.
-      declared: Name of the file in `studies/declarations` that says what is asked; '' is none.
-      hours: Hours of one core, as expected before anything was trained.
+      declared: Name of the file in `studies/declarations` that says what is asked, if it did so before the runs.
+      amended: When what was declared was changed.
+      hours: Hours of one core, or of one GPU in `studies.full`, as expected before anything was trained.
       kind: How close it is to the paper, of `studies.ledger.CLASSES`.
       start: The model of `studies.pretraining` from which all runs start; '' is none.
     """
@@ -43,6 +44,7 @@ class Study:
     tune: str = ""
     tuning: tuple[str, ...] = ()
     declared: str = ""
+    amended: str = ""
     hours: float = 0
     kind: str = "reduced"
     start: str = ""
@@ -52,6 +54,13 @@ class Study:
         """The number of runs: every setting with every seed."""
         values = [grid.split(text.partition("=")[2]) for text in self.over]
         return (math.prod(map(len, values)) + len(self.beside)) * self.seeds
+
+    @property
+    def chosen(self) -> str:
+        """When what is compared was chosen."""
+        if not self.declared:
+            return "**chosen afterwards**, when the runs were in"
+        return "declared before anything was trained" + f", and amended {self.amended}" * bool(self.amended)
 
     def flags(self, sets: Path, folder: Path) -> list[str]:
         """Writes the flags of `train.sweep`."""

@@ -52,6 +52,7 @@ ANOTHER = "another question"
 CLASSES = ("exact", "full size", "other data", "reduced", "reduced, other data", ANOTHER, "")
 BELOW = {"other data": "on these data", "reduced": "at this size", "reduced, other data": "at this size"}
 SPLITS = ("test", "train")
+EFFECT = re.compile(r"\{(\w+): (.+?)\}")
 LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 TITLES = ("where", "claim", "the paper's figures", "class", "verdict", "marks", "measured", "by", "remarks")
@@ -201,7 +202,7 @@ class Claim:
     def grounds(self) -> str:
         """Links to what the verdict follows from."""
         tests = dict.fromkeys(Path(test.partition("::")[0]).stem for test in (*self.shown, *self.refuted))
-        studied = f"[{self.study}](studies.md#{self.study})" if self.study else ""
+        studied = f"[{self.study}](studies/{self.study}.md)" if self.study else ""
         measured = f"[{self.ratio['file']}_cpu](#evidence)" if self.ratio else ""
         sums = "its own figures" if self.sums else "[trials](trials.md)" if self.trial else ""
         return " ".join([*(f"[{name}](#evidence)" for name in tests), studied, measured, sums]).strip() or "–"
@@ -329,8 +330,9 @@ def table(paper: str) -> str:
 
 def main() -> str:
     """Writes a row for each paper: its main claim, and what we say of it."""
-    rows = [(c.paper, f"{c.says} ({c.place})", _with_effects(c.answer), c.evidence) for c in claims() if c.answer]
-    return tables.plain_markdown(("paper", "its main claim", "our answer", "class"), rows)
+    main = [claim for claim in claims() if claim.answer]
+    rows = [(c.paper, f"{c.says} ({c.place})", _with_effects(c.answer), c.evidence, _marks_of_answer(c)) for c in main]
+    return tables.plain_markdown(("paper", "its main claim", "our answer", "class", "marks"), rows)
 
 
 def changes() -> str:
@@ -375,7 +377,7 @@ def evidence() -> str:
 
 
 def _cells(claim: Claim) -> tuple[str, ...]:
-    cells = list(map(_escaped, _plain_cells(claim)))
+    cells = [cell.replace("|", "\\|") for cell in _plain_cells(claim)]
     cells[TITLES.index("verdict")] = f"**{claim.verdict}**"
     return tuple(cells)
 
@@ -412,7 +414,7 @@ def _some_difference(words: str) -> str:
 
 def _reason(claim: Claim) -> str:
     if claim.was:
-        return f"another comparison judges it: [{claim.study}](studies.md#{claim.study}), *{claim.comparison}*"
+        return f"another comparison judges it: [{claim.study}](studies/{claim.study}.md), *{claim.comparison}*"
     if claim.claimed:
         return "to lose nothing has one side"
     return "as much has a limit of its own" if claim.amount else "a direction does not need the paper's amount"
@@ -426,18 +428,24 @@ def _with_effects(answer: str) -> str:
         metric = metrics.find(declared(study).metric)
         return metric.with_unit(str(judged(study)[name].number(metric)))
 
-    return re.sub(r"\{(\w+): (.+?)\}", effect, answer)
+    return EFFECT.sub(effect, answer)
+
+
+def _marks_of_answer(claim: Claim) -> str:
+    """Gathers the marks of the claims of directions that are about the differences in an answer."""
+    plain = [c for c in claims() if c.split == "test" and not (c.metric or c.curve or c.amount)]
+    found = {mark for c in plain if (c.study, c.comparison) in EFFECT.findall(claim.answer) for mark in c.marks}
+    return ", ".join(mark for mark in MARKS if mark in found)
 
 
 @functools.cache
 def _tuned(study: str) -> Mapping[str, Any]:
-    return kept.find(study).sweeps[0]["tune"]
+    return kept.read(study).sweeps[0]["tune"]
 
 
 def _at_an_end(study: str, setting: str) -> bool:
     """Tells whether the rate that a setting chose is the least or the greatest that it tried."""
-    sweeps = kept.find(study).sweeps
-    cell = sweeps[0].get("cells", {}).get(setting, {}) if sweeps else {}
+    cell = kept.read(study).sweeps[0].get("cells", {}).get(setting, {})
     if "tried" not in cell:
         return False
     tried, chosen = sorted(map(float, cell["tried"])), float(next(iter(cell["chosen"].values())))
@@ -457,10 +465,6 @@ def _effect_of_trial(verdict: Verdict) -> str:
         return ""
     said = f"{verdict.number(trials.ACCURACY)} points of accuracy, {len(verdict.differences)} seeds"
     return said + (f"; finds {trials.finds(verdict)}" if verdict.words == UNDECIDED else "")
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 @functools.cache

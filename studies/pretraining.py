@@ -126,7 +126,7 @@ def main(flags: argparse.Namespace) -> None:
     """Trains.
 
     Raises:
-      UsageError: an unknown model, or one whose training failed or was stopped.
+      UsageError: an unknown model, or one whose training failed.
     """
     for name in flags.only:
         check_known("model", name, MODELS)
@@ -143,12 +143,17 @@ def train(name: str, sets: Path, above: Path) -> None:
     """Trains a model that is not there yet, and keeps what it came to.
 
     Raises:
-      UsageError: it failed or was stopped, and the same command goes on; or another model is kept than is here.
+      UsageError: it failed, and the same command goes on; or another model is kept than is here.
+      KeyboardInterrupt: it was stopped.
     """
     model, workdir = MODELS[name], folder(name, above)
     if not pool.is_finished(workdir):
         flags = [f"--config={model.config}", *(f"--config.{field.format(data=sets)}" for field in model.fields)]
-        runs.train_all({workdir: flags}, lambda result: f"{result['best']['test'][model.metric]:.2f} {model.metric}")
+        outcomes = runs.train_all(
+            {workdir: flags}, lambda result: f"{result['best']['test'][model.metric]:.2f} {model.metric}"
+        )
+        if outcomes[workdir] == pool.STOPPED:
+            raise KeyboardInterrupt
     if not pool.is_finished(workdir):
         raise UsageError(f"{name} has not been pretrained; see {pool.log_of(workdir)}. The same command goes on.")
     out, there = kept.KEPT / FOLDER / f"{name}.json", archive.find([workdir])

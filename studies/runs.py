@@ -15,19 +15,22 @@ FIGURE = re.compile(rf"(?P<mark>{MARK.format('(?P<name>.+?)')})(?s:.*?){END}")
 ROOT = Path(__file__).parent.parent
 
 
-def train_all(todo: Mapping[Path, Sequence[str]], say: Callable[[dict[str, Any]], str]) -> None:
+def train_all(todo: Mapping[Path, Sequence[str]], say: Callable[[dict[str, Any]], str]) -> dict[Path, str]:
     """Trains what has no result yet, a process for each CPU at a time, and prints a line for each run.
 
     Args:
       todo: From a work directory to the flags of its run.
       say: From a run's `result.json` to what is printed of it.
+
+    Returns:
+      How each ended; see `pool.run_all`.
     """
 
     def ended(workdir: Path, outcome: str, _: float) -> None:
         text = say(result(workdir)) if outcome == pool.FINISHED else f"{outcome}, see {pool.log_of(workdir)}"
         print(f"{workdir.name}: {text}", flush=True)
 
-    pool.run_all({path: pool.command(flags, path) for path, flags in todo.items()}, 0, ended)
+    return pool.run_all({path: pool.command(flags, path) for path, flags in todo.items()}, 0, ended)
 
 
 def result(workdir: Path) -> dict[str, Any] | None:

@@ -6,15 +6,19 @@ import re
 
 import pytest
 
-from studies import ledger
+from studies import kept, ledger
 from studies.declared import ALL, DECLARED
 from tests.conftest import ROOT
 from tests.docs.pages import blocks
 from tests.docs.reader import look_up
 
 NAMES = ("replication", "ledger", "studies", "faults")
-PAGES = {name: (ROOT / f"docs/{name}.md").read_text(encoding="utf-8") for name in NAMES}
-WORDS = 2500  # written by hand, in a page
+FILES = [*(ROOT / f"docs/{name}.md" for name in NAMES), *(ROOT / "docs/studies").glob("*.md")]
+PAGES = {
+    file.relative_to(ROOT / "docs").as_posix().removesuffix(".md"): file.read_text(encoding="utf-8")
+    for file in sorted(FILES)
+}
+WORDS = {"replication": 1200, "studies": 1500, "faults": 1000}  # written by hand, in a page; 500 in others
 # Tables, and figures that show results, as the papers number them; Wikipedia has equations and one matrix.
 CLAIMED = {
     "DiGiugno": [f"Table {i}" for i in range(1, 9)] + ["Fig. 1", "Fig. 9", "Fig. 10", "Fig. 11"],
@@ -62,11 +66,8 @@ def test_every_table_and_result_of_a_paper_has_a_row(paper):
 def test_citations_lead_to_studies_and_to_evidence_whose_programs_exist():
     page = PAGES["ledger"]
     keys = re.findall(r"^\| (\w+) \| `", page[page.index("## Evidence") :], re.MULTILINE)
-    headings = re.findall(r"^#+ (\w+)$", PAGES["studies"], re.MULTILINE)
     assert {place for _, place in CITED.findall(page)} <= {"evidence"}
     assert {key for key, _ in CITED.findall(page)} - {*keys, "below"} == set()
-    for text in PAGES.values():
-        assert set(re.findall(r"\(studies\.md#(\w+)\)", text)) <= {*headings}
     for command in re.findall(r"`(python -m [^`]+)` \|", page):
         shown = re.sub(r" --plot=\S+", "", command)
         look_up(*blocks(f"```sh\n{shown}\n```"))
@@ -74,22 +75,33 @@ def test_citations_lead_to_studies_and_to_evidence_whose_programs_exist():
 
 def test_every_study_has_its_place_and_every_kept_one_its_pictures():
     for name in ALL:
-        assert f"### {name}\n" in PAGES["studies"]
-    for name in ALL.keys() - DECLARED.keys():
-        for picture in (name, f"{name}_effects"):
-            assert f"(replication/{picture}.svg)" in PAGES["studies"]
+        page = PAGES[f"studies/{name}"]
+        assert page.startswith(f"# {name}: ")
+        assert f"- [{name}](studies/{name}.md): " in PAGES["studies"]
+        for picture in (name, f"{name}_effects") if kept.find(name) else ():
+            assert f"(../replication/{picture}.svg)" in page
             assert (ROOT / f"docs/replication/{picture}.svg").is_file()
+
+
+def test_a_reader_of_verdicts_is_told_what_an_interval_leaves_out_and_what_was_chosen_afterwards():
+    for name in ALL:
+        page = PAGES[f"studies/{name}"]
+        assert not kept.find(name) or "it leaves out the sampling of the test set" in page
+        assert ("The comparisons were **chosen afterwards**" in page) == (name not in DECLARED)
+    for name in ("ledger", "replication", "studies"):
+        assert re.search(r"leaves?\s+out\s+the\s+sampling\s+of\s+the\s+test\s+set", PAGES[name]), name
+        assert "afterwards" in PAGES[name]
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_short(name):
     """Counted is what is written by hand."""
     by_hand = re.sub(r"<!-- figures: .+? -->.*?<!-- end -->|```.*?```", "", PAGES[name], flags=re.DOTALL)
-    assert len(by_hand.split()) <= WORDS
+    assert len(by_hand.split()) <= WORDS.get(name, 500)
 
 
 def test_sums_are_right_to_their_last_digit():
     page = "".join(PAGES.values())
     assert len(SUM.findall(page)) > 15
     assert list(wrong_sums(page)) == []
-    assert list(wrong_sums(page.replace("= 16.47 %", "= 12.5 %"))) != []
+    assert list(wrong_sums(page.replace("= 57.7 %", "= 12.5 %"))) != []

@@ -138,6 +138,32 @@ def test_the_first_picture_fits_a_telephone_and_wide_ones_scroll_by_themselves(s
         assert page.evaluate("document.documentElement.scrollWidth") == 420
 
 
+@pytest.mark.more
+@pytest.mark.parametrize("width", [420, 1300])
+def test_the_ledger_is_filtered_and_sorted_in_place(site, page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto((site / "ledger.html").as_uri())
+    count, words, verdict = (page.locator(f".ledger {part}") for part in ("output", "input", "select >> nth=1"))
+
+    def verdicts():
+        return page.locator("article tbody tr:visible td:nth-child(5):nth-last-child(5)").all_inner_texts()
+
+    everything = verdicts()
+    assert count.inner_text() == f"{len(everything)} of {len(everything)} claims"
+    verdict.select_option("undecided")
+    assert set(verdicts()) == {"undecided"}
+    words.fill("imdb")
+    assert 0 < len(verdicts()) < everything.count("undecided")
+    assert page.locator("article h2:visible").count() == 2  # Hosseini's, and the evidence
+    words.fill("")
+    verdict.select_option("")
+    page.locator("th button", has_text="verdict").first.click()
+    first = len(page.locator("article table").first.locator("tbody tr").all())
+    assert verdicts()[:first] == sorted(everything[:first])
+    assert verdicts()[first:] == everything[first:]
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
 def test_the_page_of_fields_is_made_from_the_code():
     assert make_configs.PAGE.read_text(encoding="utf-8") == make_configs.page(), "run python -m docs.make_configs"
 

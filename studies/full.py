@@ -1,0 +1,103 @@
+"""Studies at the papers' sizes, for one GPU: declared in `declarations`, and not trained yet.
+
+`hours` are those of a GPU such as an H100, predicted from the operations of a step and from how many seeds train in one
+program. `python -m studies.replication --only mnist_full --seconds=540` does a part of a study at a time.
+"""
+
+from studies import data
+from studies.definitions import FOUR, Study
+
+RATE = "optimizer.learning_rate="
+WHOLE = ("--tune-length=1",)
+OF_HOSSEINI = "model.attention=dot_product,optimised,efficient,super,dot_product(align=True),positional"
+OTHER_HEADS = tuple(
+    f"model.attention={mechanism},model.heads={heads}" for mechanism in ("dot_product", "super") for heads in (1, 2)
+)
+
+FULL = {
+    "imdb_full": Study(
+        "configs/classify_imdb.py",
+        (FOUR, "model.heads=1,2,4"),
+        ("data.source=file:{data}/imdb", "data.text_column=review", "data.label_column=label", data.RARELY),
+        ("accuracy", "loss"),
+        seeds=64,
+        tune=f"{RATE}3e-4,1e-3,3e-3",
+        tuning=WHOLE,
+        hours=0.5,
+        kind="full size",
+    ),
+    "anki_full": Study(
+        "configs/translate_anki.py",
+        ("argument=dot_product,gaussian,gaussian(sigma=0.3, learn_sigma=True)",),
+        (
+            "data.source=file:{data}/spa_eng/spa.txt.xz",
+            "data.translations=0",
+            "train.eval_every=0.5 epochs",
+            "train.log_every=500 steps",
+            data.RARELY,
+        ),
+        ("accuracy", "bleu", "loss"),
+        beside=(data.gaussians("sigma=0.1", "sigma=0.2236"),),
+        seeds=8,
+        tune=f"{RATE}3e-4,1e-3,3e-3",
+        tuning=WHOLE,
+        hours=1.5,
+        kind="full size",
+    ),
+    "mnist_full": Study(
+        "configs/vit_mnist.py",
+        (OF_HOSSEINI,),
+        (
+            *data.MNIST,
+            "data.validation_split=train[54000:]",
+            "train.length=20 epochs",
+            "train.eval_every=1 epoch",
+            "train.log_every=200 steps",
+        ),
+        ("accuracy", "loss"),
+        beside=OTHER_HEADS,
+        seeds=20,
+        tune=f"{RATE}7e-4,2e-3,6e-3",
+        tuning=WHOLE,
+        hours=1,
+        kind="full size",
+    ),
+    "gpt_full": Study(
+        "configs/gpt_wikitext103.py",
+        ("model.attention=dot_product,neural(dim=2)|dot_product,neural(dim=16)|dot_product",),
+        (
+            "data.source=file:{data}/wikitext2",
+            "data.tokeniser=wordpiece(size=8192)",
+            "data.vocabulary=8192",
+            "optimizer.schedule=cosine",
+            "optimizer.warmup=200 steps",
+            "train.length=15 epochs",
+            "train.eval_every=0.5 epochs",
+            data.RARELY,
+        ),
+        ("loss", "perplexity", "window_perplexity"),
+        seeds=4,
+        tune=f"{RATE}1e-4,3e-4,1e-3",
+        tuning=WHOLE,
+        hours=2,
+        kind="other data",
+    ),
+    "cifar100_full": Study(
+        "configs/vit_cifar100.py",
+        ("model.attention=dot_product,super",),
+        (
+            "data.data_dir={data}/tfds",
+            "data.batch_size=128",
+            "data.eval_batch_size=500",
+            "train.eval_every=1 epoch",
+            "train.log_every=200 steps",
+            data.RARELY,
+        ),
+        ("accuracy", "top5", "loss"),
+        seeds=4,
+        tune=f"{RATE}3e-4,1e-3,3e-3",
+        tuning=WHOLE,
+        hours=3,
+        kind="full size",
+    ),
+}
