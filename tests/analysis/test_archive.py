@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis import archive, comparison, runs
+from analysis import archive, comparison, report, runs
 from attention import UsageError
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from analysis import archive, comparison, runs
+from analysis import archive, comparison, report, runs
 from analysis.pictures import tuning as picture
 
 TUNE = {
