@@ -15,18 +15,12 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flax.traverse_util import unflatten_dict
-
-from analysis.metrics import COSTS
 from attention.errors import UsageError, listed, printable
 from attention.types import Count, Seed, fits
 from models.files import read_json
 from train import cli
 from train.cli.files import check_place, is_line, is_number, read_record, write_json, write_text, writing
-from train.grids import grid, tuning
-from train.loading.leaves import completed, flatten
 from train.run import doubts
-from train.run.workdir import read_config, read_results
 
 SUFFIX = ".json"  # ending of an archive's name
 NAMED = 12  # of what is passed over
@@ -145,6 +139,8 @@ def read(file: Path) -> Finished:
     Raises:
       UsageError: The file is no archive.
     """
+    from train.grids import grid
+
     try:
         kept = read_json(file)
         entries, trials = (
@@ -172,6 +168,10 @@ def read(file: Path) -> Finished:
 
 def _completed(leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Completes the leaves as `read_config` does those of a run, so that archives and folders can be compared."""
+    from flax.traverse_util import unflatten_dict
+
+    from train.loading.leaves import completed, flatten
+
     return {**leaves, **flatten(completed(unflatten_dict(leaves, sep=".")))}  # in the order of the archive
 
 
@@ -188,6 +188,8 @@ def unpack(found: Finished, folder: Path) -> int:
     Raises:
       UsageError: The folder cannot be written, or a run's path cannot be one.
     """
+    from train.grids import grid
+
     with writing(f"A run of the archive in {folder}"):
         missing = [entry for entry in (*found.entries, *found.trials) if not (folder / entry.path).exists()]
         for entry in missing:
@@ -199,6 +201,8 @@ def unpack(found: Finished, folder: Path) -> int:
 
 
 def _unpack(entry: Entry, directory: Path) -> None:
+    from flax.traverse_util import unflatten_dict
+
     directory.mkdir(parents=True)
     write_json(directory / "config.json", unflatten_dict(entry.config, sep="."))
     write_text(directory / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in entry.record))
@@ -232,6 +236,9 @@ def _entry(directory: Path) -> Entry:
     Raises:
       UsageError: It is no work directory, or the run has not finished.
     """
+    from train.loading.leaves import flatten
+    from train.run.workdir import read_config, read_results
+
     config = flatten(read_config(directory))
     _check(Entry(directory, config, [], []))
     if not (directory / "result.json").is_file():
@@ -263,6 +270,8 @@ def _is_leaf(value: Any) -> bool:
 
 def _is_result(result: Any) -> bool:
     """Tells whether a value has what reports read of a result, each of its type."""
+    from analysis.metrics import COSTS
+
     kinds = {"best_step": int, "steps": int, "best": dict}
     if not (isinstance(result, dict) and all(type(result.get(name)) is kind for name, kind in kinds.items())):
         return False
@@ -277,6 +286,8 @@ def _is_result(result: Any) -> bool:
 
 def work_directories(folder: Path) -> Iterator[Path]:
     """Yields every folder with a `config.json` at `folder` or below, in order, without looking inside them."""
+    from train.grids import grid, tuning
+
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder; give folders of runs, such as the --workdir of a sweep.")
     for directory, below, files in os.walk(folder):
@@ -290,6 +301,8 @@ def work_directories(folder: Path) -> Iterator[Path]:
 
 def _sweep(directory: Path) -> dict[Path, Mapping[str, Any]]:
     """Reads the sweep that a run belongs to, by the path of its file; empty where it belongs to none."""
+    from train.grids import grid
+
     sweep = directory.absolute().parent.parent / grid.FILE
     if not sweep.is_file():
         return {}

@@ -9,20 +9,20 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from analysis import compare, runs, screen
-from analysis.comparison import default_metrics, report
-from analysis.metrics import METRICS
-from analysis.pages import comparison
-from analysis.pictures import curves, intervals, style, tuning
-from analysis.runs import Found
 from attention.errors import UsageError
 from train import cli
 from train.cli.files import write_text
 
 
-def _draw(found: Found, wanted: str, names: Sequence[str], out: Path) -> None:
+def _draw(found: Any, wanted: str, names: Sequence[str], out: Path) -> None:
     """Draws the training curves of every group, the first metric of all groups side by side, and the trials."""
+    from analysis import compare
+    from analysis.comparison import default_metrics
+    from analysis.metrics import METRICS
+    from analysis.pictures import curves, intervals, style, tuning
+
     name = next(iter(names), default_metrics(found)[0])
     values = {group.label: [run.value(name) for run in group.runs] for group in found.groups}
     against = compare.baseline(found, wanted)
@@ -38,17 +38,20 @@ def _draw(found: Found, wanted: str, names: Sequence[str], out: Path) -> None:
     cli.flag("places", nargs="+", type=Path, help="folders with finished runs in or below them, or archives"),
     cli.flag("--baseline", default="", help="the setting to compare with: a value such as dot_product, or FIELD=VALUE"),
     cli.flag("--metric", default="", help="the metrics to compare, such as accuracy,loss"),
-    cli.flag("--at", default="", help=f"compare validation curves at equal {', '.join(compare.BUDGETS)}"),
+    cli.flag("--at", default="", help="compare validation curves at equal examples, seconds, flops"),
     cli.flag("--out", type=Path, help="folder for the files; default the folder that holds all the runs"),
 )
 def main(flags: argparse.Namespace) -> None:
     """Writes, draws and prints the report."""
+    from analysis import comparison, runs, screen  # after what answers --help
+    from analysis.pages import comparison as page
+
     out = flags.out or _folder(flags.places)
     found = runs.find(flags.places)
     names = [name for name in flags.metric.split(",") if name]
-    made = report(found, flags.baseline, names, flags.at)
+    made = comparison.report(found, flags.baseline, names, flags.at)
     files = [*made.write(out), out / "report.html"]
-    write_text(files[-1], comparison.page(made, out))
+    write_text(files[-1], page.page(made, out))
     _draw(found, flags.baseline, names, out)
     screen.show(made, files)
 

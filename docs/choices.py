@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from analysis import trials
 from analysis.tables import plain_markdown
 from train.grids.trial_table import TrialTable
-from train.trials import KEPT
+from train.grids.trying import KEPT
 
 NEEDS = {
     "stacked": "recall a value by its key, of four times as many pairs as in training",

@@ -42,8 +42,8 @@ import jax
 import matplotlib.pyplot as plt
 
 from analysis import runs
+from analysis.comparison import report
 from analysis.pictures import attention_maps, curves, heads
-from analysis.report import report
 from train import loading, loop
 
 # %matplotlib inline

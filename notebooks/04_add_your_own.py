@@ -41,8 +41,8 @@ import matplotlib.pyplot as plt
 from jax.nn import initializers
 
 from analysis import runs
+from analysis.comparison import report
 from analysis.pictures import attention_maps, curves, heads
-from analysis.report import report
 from attention import Mask
 from attention.parameters import Parameter
 from attention.score import Score

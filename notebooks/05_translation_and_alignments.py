@@ -45,8 +45,8 @@ from analysis.pictures import attention_maps, heads, style
 from train import loading, loop
 from train.data.sources.dates import Dates
 from train.decode import alignment
+from train.decode.translator import Translator
 from train.generation.search import Search
-from train.translate import Translator
 
 # %matplotlib inline
 plt.rcParams["figure.dpi"] = 110

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from analysis import report, tables, verdicts
+from analysis import comparison, tables, verdicts
 from analysis.metrics import METRICS
 from analysis.pictures import curves, effects, style
 from analysis.runs import Found
@@ -205,7 +205,7 @@ def flatness(found: Found, declared: Declaration, other: str) -> str:
 
 def _parts(found: Found, name: str) -> list[str]:
     study = ALL[name]
-    made = report.report(found, names=study.metrics)
+    made = comparison.report(found, names=study.metrics)
     settings = [column.name for column in made.results.columns if "." in column.name]
     figures = ["attention_layer_parameters", "parameters", *(f"test_{metric}" for metric in study.metrics), "seeds"]
     results = only(made.results, [*settings, *figures])

@@ -9,8 +9,13 @@ import shlex
 
 import pytest
 
+from analysis import compare, report
+from analysis.pictures import __main__ as pictures
+from analysis.pictures import attention_maps
 from tests.conftest import ROOT
-from train import cli, loading
+from train import cli, loading, sweep
+from train.grids import matching
+from train.run import console
 
 FOLDERS = ("analysis", "benchmarks", "docs", "notebooks", "studies", "train")
 PROGRAMS = sorted(
@@ -56,10 +61,25 @@ def examples(text):
     return [shlex.split(line[line.index("python -m") :]) for line in lines]
 
 
-@pytest.mark.parametrize("name", ["train.main", "train.launch", "train.score"])
+@pytest.mark.parametrize("name", sorted({*console.PROGRAMS.values(), "analysis.pages"} - {"train.mechanisms"}))
 def test_help_imports_nothing_that_takes_long(name, run_python):
-    code = "import {0}, sys; {0}.main(['--help']); print({{'flax', 'grain', 'optax', 'orbax'}} & sys.modules.keys())"
-    assert run_python("-c", code.format(name)).stdout.endswith("\nset()\n")
+    code = """
+import runpy, sys
+sys.argv[1:] = ["--help"]
+try:
+    runpy.run_module(sys.orig_argv[-1], run_name="__main__", alter_sys=True)
+finally:
+    slow = {"datasets", "flax", "grain", "matplotlib", "optax", "orbax", "scipy", "tensorstore"}
+    print(slow & sys.modules.keys())
+"""
+    assert run_python("-c", code, name).stdout.endswith("\nset()\n")
+
+
+def test_what_flags_offer_is_what_there_is():
+    """Where it takes long to import, the flags have it written out."""
+    assert tuple(matching.EQUAL) == sweep.EQUAL
+    assert pictures.STACKS == attention_maps.STACKS
+    assert ", ".join(compare.BUDGETS) in report.main.parser().format_help()
 
 
 def on_a_terminal(act):

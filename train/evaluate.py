@@ -9,17 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-from ml_collections import ConfigDict
-
 from attention.errors import UsageError, check_known
-from train import cli, loading, setup, tasks
-from train.decode import trained
-from train.loading.leaves import CHANGEABLE
-from train.mesh import compilation, memory, processes, sharding
-from train.mesh.replicas import Replicas
-from train.run import workdir
-from train.run.evaluations import Evaluator
+from train import cli
+from train.mesh import processes
 
 
 def evaluate(
@@ -38,6 +30,15 @@ def evaluate(
       overrides: Fields of the config that may differ from the run's, such as `mesh.data` or `data.data_dir`.
       replica: The number of the replica, where the run has several.
     """
+    import jax
+
+    from train import loading, setup, tasks
+    from train.decode import trained
+    from train.mesh import memory, sharding
+    from train.mesh.replicas import Replicas
+    from train.run import workdir
+    from train.run.evaluations import Evaluator
+
     with processes.together():
         config = loading.validate(_config(directory, overrides or {}))
         task = tasks.of(config)
@@ -56,6 +57,12 @@ def evaluate(
 
 
 def _config(directory: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
+    from ml_collections import ConfigDict
+
+    from train import loading
+    from train.loading.leaves import CHANGEABLE
+    from train.run import workdir
+
     plain = ConfigDict(workdir.read_config(directory)).lock()
     for field, text in overrides.items():
         if field not in CHANGEABLE:
@@ -83,6 +90,9 @@ def _run(arguments: Sequence[str]) -> None:
         own = processes.join(arguments)
         with processes.together():
             flags = parser().parse_args(own)
+            from train.mesh import compilation  # after what answers --help
+            from train.run import workdir
+
             there = range(workdir.load_config(flags.workdir).train.together)
         compilation.keep_programs()
         for replica in there if flags.replica is None else [flags.replica]:

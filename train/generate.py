@@ -15,12 +15,8 @@ from pathlib import Path
 from attention.errors import UsageError
 from train import cli
 from train.data.sources import lines
-from train.decode import captions, trained
-from train.decode.continuations import continuations, tell, unseen
-from train.decode.language_models import LanguageModel
-from train.generation.decoding import Sampling
+from train.generation.sampling import Sampling
 from train.generation.search import Search
-from train.mesh import compilation
 
 
 class Stream:
@@ -40,14 +36,11 @@ class Stream:
         self._written = max(self._written, len(text))
 
 
-def _language(flags: argparse.Namespace) -> LanguageModel:
+def _check_one_model(flags: argparse.Namespace) -> None:
     if bool(flags.workdir) == bool(flags.published):
         raise UsageError("Which model writes? Give the --workdir of a run, or a --published model.")
-    if flags.workdir:
-        return LanguageModel.of_run(flags.workdir, flags.step, flags.replica, "generate text")
-    if flags.step != "best" or flags.replica:
+    if flags.published and (flags.step != "best" or flags.replica):
         raise UsageError("--published is one model, without steps and replicas; leave out --step and --replica.")
-    return LanguageModel.of_published(flags.published)
 
 
 def _sampling(flags: argparse.Namespace, temperature: float) -> Sampling:
@@ -59,6 +52,8 @@ def _sampling(flags: argparse.Namespace, temperature: float) -> Sampling:
 
 
 def _captions(flags: argparse.Namespace) -> list[str]:
+    from train.decode import captions
+
     if flags.prompt or flags.prompts or flags.chat or flags.published:
         raise UsageError("--image is for runs of captioning, which continue no prompts; give one of both.")
     if flags.stop or flags.samples != 1 or flags.repetition_penalty != 1.0:
@@ -90,11 +85,15 @@ def _captions(flags: argparse.Namespace) -> list[str]:
     cli.flag("--stop", action="append", default=[], help="text before which to end; may be given again"),
     cli.flag("--chat", action="store_true", help="prompts are turns of a user, in the model's chat template"),
     cli.flag("--samples", type=int, default=1, help="number of continuations of each prompt"),
-    *trained.FLAGS,
+    *cli.WRITING,
     verbatim=True,
 )
 def main(flags: argparse.Namespace) -> None:
     """Prints the continuations, a single one as it grows; or the captions of images, a line each."""
+    from train.decode.continuations import continuations, tell, unseen  # after what answers --help
+    from train.decode.language_models import LanguageModel
+    from train.mesh import compilation
+
     compilation.keep_programs()
     if flags.image:
         print("\n".join(_captions(flags)))
@@ -105,8 +104,12 @@ def main(flags: argparse.Namespace) -> None:
     stream = Stream(flags.stop)
     tokens, show = 100 if flags.tokens is None else flags.tokens, stream if len(prompts) == 1 else unseen
     remarks: list[str] = []
-    language, say = _language(flags), remarks.append
-    texts = continuations(language, prompts, tokens, sampling, flags.seed, flags.stop, show, flags.chat, say)
+    _check_one_model(flags)
+    if flags.workdir:
+        language = LanguageModel.of_run(flags.workdir, flags.step, flags.replica, "generate text")
+    else:
+        language = LanguageModel.of_published(flags.published)
+    texts = continuations(language, prompts, tokens, sampling, flags.seed, flags.stop, show, flags.chat, remarks.append)
     if len(texts) == 1:
         stream.finish(texts[0], end="\n")
     else:

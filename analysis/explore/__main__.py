@@ -15,14 +15,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from analysis import archive
-from analysis.explore import extraction, page
 from attention.errors import UsageError
 from train import cli
 from train.cli.files import write_text
 from train.cli.terminal import counted
-from train.mesh import compilation
 
 
 @cli.program(
@@ -40,6 +38,9 @@ from train.mesh import compilation
 )
 def main(flags: argparse.Namespace) -> None:
     """Writes the page."""
+    from analysis.explore import extraction, page  # after what answers --help
+    from train.mesh import compilation
+
     compilation.keep_programs()
     folders = [flags.workdir, *flags.runs]
     if twice := [folder for folder in folders if folders.count(folder) > 1]:
@@ -55,8 +56,11 @@ def main(flags: argparse.Namespace) -> None:
     print(f"Written: {flags.out} ({size / 1e6:.1f} MB), {what}.")
 
 
-def _gallery(folders: Sequence[Path], wanted: extraction.Wanted) -> tuple[str, str]:
+def _gallery(folders: Sequence[Path], wanted: Any) -> tuple[str, str]:
     """Makes the page of the mechanisms whose runs are in some folders, and says what is in it."""
+    from analysis import archive
+    from analysis.explore import extraction, page
+
     runs = [run for folder in folders for run in archive.work_directories(folder)]
     mechanisms = extraction.by_mechanism([extraction.of_run(run, wanted.of_task(run)) for run in runs])
     first = next(iter(mechanisms.values()))

@@ -17,9 +17,9 @@ from attention.errors import UsageError
 from models.layers.attention_weights import output_and_weights
 from train.config.schema import Config
 from train.decode import alignment, trained
+from train.decode.translator import Translator
 from train.run import workdir
 from train.tasks.task import Task
-from train.translate import Translator
 
 TITLE = 60  # characters of a text that name it
 LIKELY = 3  # tokens that a model expects most

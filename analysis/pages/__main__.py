@@ -11,8 +11,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from analysis import trials
-from analysis.pages.trials import page
 from train import cli
 from train.cli.files import write_text
 from train.grids.trial_table import TrialTable
@@ -25,6 +23,9 @@ from train.grids.trial_table import TrialTable
 )
 def main(flags: argparse.Namespace) -> None:
     """Writes the page."""
+    from analysis import trials  # after what answers --help
+    from analysis.pages.trials import page
+
     own = TrialTable.read(flags.tables[0])
     table, remarks = trials.read(flags.tables)
     out = flags.out or flags.tables[0].with_suffix(".html")

@@ -14,22 +14,25 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from matplotlib.figure import Figure
-
-from analysis.metrics import METRICS
-from analysis.pictures import attention_maps, curves, heads, intervals, projection, style, surfaces, trials
 from attention.errors import UsageError, unknown
 from train import cli
 from train.grids.trial_table import TrialTable
-from train.run import workdir
+
+STACKS = ("cross", "encoder", "decoder")  # of `attention_maps.STACKS`, which takes long to import
 
 
-def _curves(flags: argparse.Namespace) -> Figure:
+def _curves(flags: argparse.Namespace) -> Any:
+    from analysis.pictures import curves
+
     return curves.figure(curves.read(flags.runs), flags.metrics, flags.axes, flags.epoch, flags.title)
 
 
-def _comparison(flags: argparse.Namespace) -> Figure:
+def _comparison(flags: argparse.Namespace) -> Any:
+    from analysis.metrics import METRICS
+    from analysis.pictures import intervals
+
     values = intervals.read(flags.runs, flags.metric)
     if unread := [label for label in flags.only if label not in values]:
         raise unknown("setting", unread[0], values)
@@ -37,7 +40,10 @@ def _comparison(flags: argparse.Namespace) -> Figure:
     return intervals.figure(values, METRICS[flags.metric], [flags.baseline], flags.title)
 
 
-def _attention(flags: argparse.Namespace) -> Figure:
+def _attention(flags: argparse.Namespace) -> Any:
+    from analysis.pictures import attention_maps, heads
+    from train.run import workdir
+
     task = workdir.read_config(flags.workdir)["task"]
     if task in ("image_classification", "captioning"):
         if flags.text:
@@ -55,12 +61,16 @@ def _attention(flags: argparse.Namespace) -> Figure:
     return heads.of_tokens(maps)
 
 
-def _surface(flags: argparse.Namespace) -> Figure:
+def _surface(flags: argparse.Namespace) -> Any:
+    from analysis.pictures import surfaces
+
     trained = [surfaces.of_run(flags.workdir, flags.extent, layer, flags.head, flags.step) for layer in flags.layers]
     return surfaces.figure([surfaces.paraboloid(flags.extent), *trained])
 
 
-def _trials(flags: argparse.Namespace) -> Figure:
+def _trials(flags: argparse.Namespace) -> Any:
+    from analysis.pictures import trials
+
     table = TrialTable.read(flags.table)
     if flags.kind == "frontier" and not table.trials.keys() & set(trials.RECALL):
         raise UsageError(
@@ -69,7 +79,9 @@ def _trials(flags: argparse.Namespace) -> Figure:
     return trials.frontier(table) if flags.kind == "frontier" else trials.heat(table)
 
 
-def _projection(flags: argparse.Namespace) -> Figure:
+def _projection(flags: argparse.Namespace) -> Any:
+    from analysis.pictures import projection
+
     points = projection.noisy_circle(flags.points, flags.noise, flags.seed)
     return projection.figure(points, flags.sigmas, flags.steps)
 
@@ -107,7 +119,7 @@ def parser() -> cli.Parser:
     drawn.add_argument("--examples", nargs="+", type=int, default=[0], help="images; one shows every head")
     drawn.add_argument("--split", default="test", help="split of the images: train, validation or test")
     drawn.add_argument("--text", default="", help="the text that a model of text reads")
-    drawn.add_argument("--stack", default="cross", choices=attention_maps.STACKS, help="part of an encoder-decoder")
+    drawn.add_argument("--stack", default="cross", choices=STACKS, help="part of an encoder-decoder")
     drawn = of_a_run("surface", _surface, "scores over a plane: the dot product's, and a trained MLP's on pairs")
     drawn.add_argument("--layers", nargs="+", type=int, default=[0], help="layers of the run, from 0")
     drawn.add_argument("--head", type=int, default=0, help="the head, from 0, if each head has weights of its own")
@@ -130,6 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(flags: argparse.Namespace) -> None:
+    from analysis.pictures import style
+
     style.places(flags.out)
     written = style.save(flags.draw(flags), flags.out)
     print("Drawn: " + " and ".join(map(str, written)))

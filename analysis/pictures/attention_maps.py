@@ -18,11 +18,11 @@ from train.config.schema import Config
 from train.data import tokenisers
 from train.data.pipeline import Example
 from train.decode import alignment, trained
+from train.decode.translator import Translator
 from train.generation.decoding import translate
 from train.generation.search import Search
 from train.run import workdir
 from train.tasks.task import Task
-from train.translate import Translator
 
 TEXT_TASKS = ("language_modelling", "masked_language_modelling", "text_classification")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis import archive, report, runs
+from analysis import archive, comparison, report, runs
 from attention import UsageError
 
 
@@ -37,7 +37,7 @@ def test_groups_and_reports_are_those_of_the_folders(tmp_path, swept, capsys):
         for run, same in zip(one.runs, other.runs, strict=True):
             assert (run.result, list(run.record), run.settings) == (same.result, same.record, same.settings)
             assert swept / run.path == same.path
-    pages = [report.report(found, "dot_product").markdown().splitlines() for found in (ours, theirs)]
+    pages = [comparison.report(found, "dot_product").markdown().splitlines() for found in (ours, theirs)]
     assert pages[0] == pages[1][:-1]  # but for the sentence on what was left out
     assert pages[1][-1].endswith("the run has not finished.")
 

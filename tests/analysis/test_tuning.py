@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from analysis import archive, report, runs
+from analysis import archive, comparison, report, runs
 from analysis.pictures import tuning as picture
 
 TUNE = {
@@ -62,7 +62,7 @@ def test_an_archive_keeps_it(tmp_path, swept):
     ours, theirs = runs.find([kept]), runs.find([swept])
     assert ours.sweeps == theirs.sweeps
     assert archive.read(kept).asked == {"model.attention": ["dot_product", "super"], "model.heads": []}
-    assert report.report(ours).tuning == report.report(theirs).tuning
+    assert comparison.report(ours).tuning == comparison.report(theirs).tuning
 
 
 def test_the_picture_fills_what_was_chosen_and_leaves_out_what_diverged(swept):

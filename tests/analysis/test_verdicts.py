@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from analysis import runs, verdicts
-from analysis.report import report
+from analysis.comparison import report
 from analysis.runs import Found, Group, Run
 from train.grids import grid
 from train.grids.declaration import Comparison, Declaration

@@ -15,6 +15,7 @@ from train.config.timetable import Timetable
 from train.data import sources, tokenisers
 from train.data.images import transforms
 from train.data.splits import Split
+from train.grids import sweeping
 from train.loading.leaves import LEAVES
 
 CONFIGS = [
@@ -97,4 +98,4 @@ def test_command_lines(place, program, words, values):
 )
 def test_sweeps(place, field, values, flag):
     given = [f"--{flag}={field}={values}", "--workdir=x", "--config=configs/vit_digits.py"]
-    answers(lambda: sweep.asked(sweep.main.parser().parse_args(given)))
+    answers(lambda: sweeping.asked(sweep.main.parser().parse_args(given)))

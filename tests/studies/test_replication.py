@@ -20,7 +20,7 @@ from studies.definitions import DECLARATIONS
 from tests.analysis.conftest import config, write_run  # noqa: F401
 from tests.conftest import ROOT
 from train import loading, sweep
-from train.grids import declaration, grid, matching, pool, running, tuning
+from train.grids import declaration, grid, matching, pool, running, sweeping, tuning
 from train.grids.grid import Sweep
 from train.main import parse
 
@@ -86,7 +86,7 @@ def test_every_config_of_a_study_is_valid(name, tmp_path):
 @pytest.mark.parametrize("name", declared.DECLARED)
 def test_a_declared_study_compares_settings_that_it_trains(name, tmp_path):
     study = declared.DECLARED[name]
-    made = sweep.asked(sweep.main.parser().parse_args(study.flags("data", tmp_path)))
+    made = sweeping.asked(sweep.main.parser().parse_args(study.flags("data", tmp_path)))
     assert made.declaration.metric == study.metrics[0]
     assert all(metrics.find(metric) for metric in study.metrics)
     assert (made.tune.length, len(made.tune.values)) == (
@@ -121,7 +121,7 @@ def test_a_study_that_starts_from_a_model_trains_the_same_model(name, tmp_path):
     starting = {key: study for key, study in declared.DECLARED.items() if study.start == name}
     assert starting
     for key, study in starting.items():
-        made = sweep.asked(sweep.main.parser().parse_args(study.flags("data", tmp_path / key)))
+        made = sweeping.asked(sweep.main.parser().parse_args(study.flags("data", tmp_path / key)))
         assert made.overrides["train.init_from"] == f"{tmp_path}/pretrained/{name}"
         for cell in made.cells.values():
             here, _ = loading.resolve(cell.spec, cell.overrides)
@@ -343,7 +343,7 @@ def test_an_archive_of_a_declared_study_is_what_was_declared(name, tmp_path):
     if not found.entries:
         pytest.skip("no run of it has been kept yet")
     (record,) = found.sweeps
-    made = sweep.asked(sweep.main.parser().parse_args(declared.DECLARED[name].flags("data", tmp_path))).plain
+    made = sweeping.asked(sweep.main.parser().parse_args(declared.DECLARED[name].flags("data", tmp_path))).plain
     record |= {"tune": {"beyond": tuning.BEYOND, "apart": False} | record["tune"]}
     assert {key: record[key] for key in ("config", "over", "also", "tune", "declaration")} == {
         key: made[key] for key in ("config", "over", "also", "tune", "declaration")

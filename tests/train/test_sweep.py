@@ -18,7 +18,7 @@ from analysis import report
 from tests.conftest import ROOT
 from tests.train.conftest import arguments
 from train import evaluate, main, sweep
-from train.grids import grid, matching, pool
+from train.grids import grid, matching, pool, sweeping
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
@@ -186,7 +186,7 @@ def test_one_that_fails_is_named_in_the_end(tmp_path, here, monkeypatch, capsys)
 
 def test_seeds_that_are_trained_together_are_one_run(tmp_path):
     wanted = grid.Sweep("configs/vit_digits.py", {}, {"model.attention": ["super"]}, [[3, 4], [5]], "")
-    plan = sweep.Plan(wanted, None, {"attention=super": {"model.width": "8"}}, {}, tmp_path, "")
+    plan = sweeping.Plan(wanted, None, {"attention=super": {"model.width": "8"}}, {}, tmp_path, "")
     rest = ["--config=configs/vit_digits.py", "--config.model.attention=super", "--config.model.width=8"]
     assert plan.runs() == {
         tmp_path / "attention=super/seeds3-4": [*rest, "--config.seed=3", "--config.train.replicas=2"],

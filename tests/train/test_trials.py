@@ -7,7 +7,7 @@ import pytest
 from attention import UsageError
 from tests.analysis.tried import SETTINGS
 from train import trials
-from train.grids import cells, matching, pool
+from train.grids import cells, matching, pool, trying
 from train.grids.cells import Cell, Choice
 from train.grids.trial_table import MADE, TrialTable
 
@@ -154,9 +154,9 @@ def test_kept_cells_stand_behind_those_that_were_trained_here():
 
 def test_the_kept_table_is_one_whose_trials_are_as_they_are_now():
     """Else nobody's new row would stand beside it."""
-    kept = TrialTable.read(trials.KEPT)
+    kept = TrialTable.read(trying.KEPT)
     for trial, of in kept.trials.items():
-        now = Cell(trial, "delta", trials.KEPT.parent).settings(CHOICE)
+        now = Cell(trial, "delta", trying.KEPT.parent).settings(CHOICE)
         assert now | of["settings"] == now, trial
 
 
@@ -184,7 +184,7 @@ def test_mistakes_are_one_sentence(arguments, message, capsys, tmp_path, monkeyp
 @pytest.mark.parametrize(("flags", "folder"), [([], "runs/trials"), (["--full"], "runs/trials_published")])
 def test_small_and_full_sizes_have_folders_of_their_own(flags, folder, monkeypatch):
     found = []
-    monkeypatch.setattr(trials.Asked, "before", lambda asked: found.append(asked) or 1 / 0)
+    monkeypatch.setattr(trying.Asked, "before", lambda asked: found.append(asked) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         trials.run(trials.main.parser().parse_args(["delta", "--rates=1e-3, 3e-3", *flags]))
     assert str(found[0].directory) == folder
@@ -206,7 +206,7 @@ def test_a_mechanism_that_does_not_fit_is_no_error_beside_kept_cells(tmp_path):
     cell = Cell("stacked", "linear", tmp_path)
     kept = {"stacked": {"settings": cell.settings(CHOICE), "chance": 0.1}}
     TrialTable(kept, [OTHER | {"trial": "stacked"}], [CALL]).write(tmp_path / cells.TABLE)
-    asked = trials.Asked([Cell("stacked", "delta|linear", tmp_path)], CHOICE, 5, tmp_path)
+    asked = trying.Asked([Cell("stacked", "delta|linear", tmp_path)], CHOICE, 5, tmp_path)
     assert [row["spec"] for row in asked.before().rows] == ["linear"]
 
 
@@ -232,9 +232,9 @@ def test_a_cell_whose_tuning_failed_leaves_the_others_to_be_tested(tmp_path, mon
         return {path: pool.FAILED if "linear" in path.parts else pool.FINISHED for path in todo}
 
     examined = matching.Examined(["", ""], "cpu", 1)
-    monkeypatch.setattr(trials.matching, "apart", lambda *arguments: examined)
-    monkeypatch.setattr(trials.running, "run_all", run_all)
-    monkeypatch.setattr(trials, "_write_page", lambda path: None)
+    monkeypatch.setattr(trying.matching, "apart", lambda *arguments: examined)
+    monkeypatch.setattr(trying.running, "run_all", run_all)
+    monkeypatch.setattr(trying, "_write_page", lambda path: None)
     command = ["delta", "linear", "--only=recall", "--seeds=2", "--rates=1e-3", f"--workdir={tmp_path}"]
     assert trials.main(command) == 1
     tuned, tested = begun

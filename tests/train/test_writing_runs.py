@@ -24,6 +24,7 @@ from train.data.sources.caption_digits import captioned
 from train.decode import alignment
 from train.decode.captions import CaptionWriter
 from train.decode.continuations import Texts
+from train.decode.translator import Translator
 from train.generation import translation_scores
 from train.generation.search import Search
 
@@ -321,7 +322,7 @@ def test_sentences_and_files_are_translated_alike(name, run_of, tmp_path, capsys
 @pytest.mark.more
 @runs("translate_dates", "seq2seq_dates")
 def test_the_command_translates_as_well_as_the_run_measured(name, run_of):
-    translator = translate.Translator.load(run_of(name), "last")
+    translator = Translator.load(run_of(name), "last")
     bitext = tasks.find("translation")(translator.config).corpus
     every = np.arange(len(bitext.splits["test"]))
     sources, references = (bitext.texts("test", side, every) for side in ("source", "target"))
@@ -333,7 +334,7 @@ def test_the_command_translates_as_well_as_the_run_measured(name, run_of):
 
 @runs("translate_dates", "seq2seq_dates")
 def test_alignments_are_the_weights_of_the_tokens(name, run_of):
-    translator = translate.Translator.load(run_of(name), "last")
+    translator = Translator.load(run_of(name), "last")
     ids = np.append(translator.target.encode("Montag, 2. März 2020"), translator.target.special["end"])
     found = translator.align(SENTENCES[0], ids)
     assert "".join(found.source) == SENTENCES[0].replace(" ", "␣") + "</s>"

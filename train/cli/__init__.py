@@ -108,6 +108,15 @@ CODE = flag(
 )
 
 
+# Of programs that let a model write.
+WRITING = (
+    flag("--seed", type=int, default=0, help="seed of the draws"),
+    flag("--step", default="best", help="best, last or the number of a step with a checkpoint"),
+    flag("--replica", type=int, default=0, help="number of a replica"),
+    CODE,
+)
+
+
 @contextlib.contextmanager
 def signals_handled(handle: Callable[[int, Mapping[int, Any]], None]) -> Iterator[None]:
     """Calls a function at SIGTERM and SIGINT with the signal and the former handlers, which come back at the end."""

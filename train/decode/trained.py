@@ -12,21 +12,13 @@ from jax.sharding import Mesh
 
 from attention.errors import UsageError
 from models.surgery import low_rank
-from train import cli, tasks
+from train import tasks
 from train.config import schema
 from train.mesh import sharding
 from train.mesh.replicas import Replicas
 from train.run import workdir
 from train.run.checkpoints import Checkpoints
 from train.tasks.task import Task
-
-# The flags of programs that let a model write.
-FLAGS = (
-    cli.flag("--seed", type=int, default=0, help="seed of the draws"),
-    cli.flag("--step", default="best", help="best, last or the number of a step with a checkpoint"),
-    cli.flag("--replica", type=int, default=0, help="number of a replica"),
-    cli.CODE,
-)
 
 
 def config_of(directory: Path, task: str, purpose: str) -> schema.Config:

@@ -13,6 +13,7 @@ from attention.types import Count, Number, Rule, Share, Size, at_least, below, b
 from models.files import read_json
 from train.cli.files import write_text
 
+FIRST = ("stacked", "copying", "parity")  # trials that are made where none are named
 SOLVED = 0.99  # from this accuracy on, a seed has solved a trial
 MADE = ("versions", "devices", "git", "matmul_precision")  # of a result, with what it was made
 BY_SIZE = ("accuracy", "cache_bytes")  # what a cell has at several sizes

@@ -16,8 +16,8 @@ from models.layers.attention_weights import attention_weights
 from tests.analysis.untrained import untrained
 from tests.conftest import ROOT
 from tests.sizes import more, once
-from train import translate
 from train.decode import trained
+from train.decode.translator import Translator
 from train.generation.search import Search
 
 pytestmark = pytest.mark.xdist_group(__name__)
@@ -145,7 +145,7 @@ def test_models_of_whole_texts_look_both_ways(texts, name, words):
 @pytest.mark.more
 def test_a_translations_maps_are_its_alignment(dates):
     maps = attention_maps.of_translation(dates / "dates", SENTENCE, step="last")
-    translator = translate.Translator.load(dates / "dates", "last")
+    translator = Translator.load(dates / "dates", "last")
     (ids,) = translator.tokens([SENTENCE], Search.configured(translator.config.data))
     found = translator.align(SENTENCE, ids)
     assert (maps.rows, maps.columns) == (found.target, found.source)

@@ -11,9 +11,9 @@ from analysis.pictures import __main__ as pictures
 from analysis.pictures import style
 from attention import UsageError
 from tests.test_programs import PROGRAMS, parser_of
-from train import cli, translate
+from train import cli
 from train.cli import files
-from train.decode import alignment
+from train.decode import alignment, translator
 
 ALIGNED = alignment.Alignment(["a"], ["b"], np.ones((1, 1)))
 WRITERS = {
@@ -24,7 +24,7 @@ WRITERS = {
     "PNG and SVG": lambda path: style.save(Figure(), path.with_suffix("")),
     "alignment": lambda path: alignment.draw(ALIGNED, path),
     "alignment without an ending": lambda path: alignment.draw(ALIGNED, path.with_suffix("")),
-    "translations": lambda path: translate.translate_file(None, path.parent / "in.txt", path, None),
+    "translations": lambda path: translator.translate_file(None, path.parent / "in.txt", path, None),
 }
 ENDINGS = {"SVG": ".svg", "text": ".txt", "JSON": ".json", "translations": ".txt"}
 OBSTACLES = {

@@ -12,6 +12,7 @@ from models.published import pretrained
 from tests.models.small import random_params, small
 from train import generate
 from train.data.tokenisers.base import ByteTokeniser
+from train.decode.continuations import continuations
 from train.decode.language_models import LanguageModel, start_of
 from train.generation.sampling import Sampling
 
@@ -79,7 +80,7 @@ def test_a_published_folder_answers_without_a_run(tmp_path, capsys):
     folder, same = published(tmp_path / "gpt2", chat_template="<{{ messages[0]['content'] }}>")
     greedy = ["--tokens=3", "--temperature=0"]
     assert generate.main([f"--published={folder}", "--chat", "--prompt=ab", *greedy]) == 0
-    whole = generate.continuations(same, ["<ab>"], 3, Sampling(0.0))[0]
+    whole = continuations(same, ["<ab>"], 3, Sampling(0.0))[0]
     assert capsys.readouterr().out == f"{whole.removeprefix('<ab>')}\n"
     assert generate.main([f"--published={folder}", "--prompt=<ab>", *greedy]) == 0
     assert capsys.readouterr().out == f"{whole}\n"

@@ -20,6 +20,7 @@ from tests.train.conftest import TINY, record
 from train import evaluate, loading, loop, tasks
 from train.config.schema import MeshConfig
 from train.config.timetable import Timetable
+from train.decode.translator import Translator
 from train.mesh import feeds, sharding
 from train.mesh.replicas import Replicas
 from train.optimizer import Rates
@@ -28,7 +29,6 @@ from train.run.results import of_all
 from train.run.training import TrainingRun
 from train.setup import Setup
 from train.step import NonFiniteError, Step
-from train.translate import Translator
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
