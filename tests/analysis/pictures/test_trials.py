@@ -23,7 +23,7 @@ def test_the_frontier_has_a_mark_for_each_mechanism_and_width(tried):
     wide = TrialTable(tried.trials | {"stacked_narrow": tried.trials["stacked"]}, [*tried.rows, narrow], tried.made)
     (axes,) = trials.frontier(wide, ["retention"]).axes
     lines = {line.get_label(): line.get_xydata() for line in axes.lines if not line.get_label().startswith("_")}
-    assert lines.keys() == {"dot_product", "linear", "delta", "retention"}
+    assert lines.keys() == {"dot_product", "linear", "delta", "retention", "chance"}
     np.testing.assert_allclose(lines["dot_product"], [[64, 99.9]])
     np.testing.assert_allclose(lines["retention"], [[1, 10], [4, RETAINED]])
 
