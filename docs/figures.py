@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis import flops, report, statistics, verdicts
+from analysis import comparison, flops, statistics, verdicts
 from analysis import runs as finished
 from analysis.metrics import METRICS
 from analysis.tables import Number, markdown, plain_markdown
@@ -383,7 +383,7 @@ def lead_on_digits(spec: str) -> str:
 def tour() -> str:
     """Compares the two mechanisms of the tour, as the report does."""
     kept = finished.find([ROOT / "benchmarks/results/tour_cpu.json"])
-    return markdown(report.report(kept).differences).strip()
+    return markdown(comparison.report(kept).differences).strip()
 
 
 def channel_attention(kept: Sequence[dict[str, Any]]) -> str:
