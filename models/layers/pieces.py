@@ -49,7 +49,7 @@ class AttentionPieces(nn.Module):
     """Base of `MultiHeadAttention`: what it is given, and the parameters it has.
 
     Attributes:
-      mechanism: The attention mechanism, or a string that names it, such as `neural(dim=2)`.
+      mechanism: The attention mechanism, a score or recurrence, or a string that names one, such as `neural(dim=2)`.
       heads: N, the number of heads.
       length: ℓ, the longest sequence for which a mechanism of fixed length is built; others need none.
       implementation: The implementation of the scores, see `attention.dot_product_attention`.
@@ -63,7 +63,7 @@ class AttentionPieces(nn.Module):
       depth: The number of blocks.
     """
 
-    mechanism: Mechanism | str
+    mechanism: Mechanism | Mixer | type[Mixer] | str
     heads: int
     length: int = 0
     implementation: str = "auto"

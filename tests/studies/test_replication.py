@@ -22,6 +22,7 @@ from tests.conftest import ROOT
 from train import loading, sweep
 from train.grids import declaration, grid, matching, pool, running, sweeping, tuning
 from train.grids.grid import Sweep
+from train.loading import leaves
 from train.main import parse
 
 SMALL = dataclasses.replace(definitions.STUDIES["mnist"], over=("a=1,2", "b=1,2"), seeds=3)  # 12 runs
@@ -400,7 +401,7 @@ def test_what_is_kept_is_the_study(file):
     entries = archive.read(file).entries
     chosen = grid.decided(study.equal).keys() - grid.decided("").keys()
     for cell in cells.values():
-        plain = archive.flatten(loading.resolve(cell.spec, cell.overrides)[1])
+        plain = leaves.flatten(loading.resolve(cell.spec, cell.overrides)[1])
         alike = [
             entry
             for entry in entries
