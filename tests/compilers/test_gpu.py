@@ -40,3 +40,22 @@ def test_any_function_of_a_pair_passes_triton_forward_and_backward(spec, run_pyt
         monkeypatch.setenv(name, value)
     done = run_python("-c", PROGRAM.replace("tpu_custom_call", "__gpu$xla.gpu.triton"), "h100", repr([spec]), "(1024,)")
     assert len(done.stdout.splitlines()) == 2, "in float32 and bfloat16"
+
+
+PARTS = """
+import re
+import jax, jax.numpy as jnp
+from attention.kernels.mlp import gpu
+from train.dry_run import topology
+where = jax.sharding.SingleDeviceSharding(topology.devices("h100")[0])
+x = jax.ShapeDtypeStruct((1, 8, 256, 64), jnp.float32, sharding=where)
+text = jax.jit(lambda x: gpu._parts("value", x)).lower(x).compile().as_text()
+print(len(re.findall(r"subtract\\((%?[\\w.]+), \\1\\)", text)), text.count("reduce-precision("))
+"""
+
+
+def test_xla_keeps_all_three_parts_of_float32(run_python, monkeypatch):
+    """It leaves out a conversion to bfloat16 and back, which would make the second part zero."""
+    for name, value in HERE.items():
+        monkeypatch.setenv(name, value)
+    assert run_python("-c", PARTS).stdout.split() == ["0", "3"]

@@ -101,7 +101,7 @@ def _network(call: Call) -> Network:
 def _operands(call: Call, plan: PairPlan) -> Operands:
     per_head = call.form.vector.ndim == 2
     layers = [x for kernel, bias in call.form.layers for x in (kernel.mT, None if bias is None else bias[..., None])]
-    weights = [precise(x) for x in (*layers, call.form.vector[..., None] * LOG_E) if x is not None]
+    weights = [precise(x) for x in (*layers, precise(call.form.vector)[..., None] * LOG_E) if x is not None]
     query, key, value = (x.reshape(-1, *x.shape[-3:]).swapaxes(1, 2) for x in (call.query, call.key, call.value))
     return Operands(
         query=_padded(precise(query), plan, {-2: 0}),

@@ -138,6 +138,14 @@ def test_in_bfloat16_is_as_near_to_float32_as_xla():
     assert_close(actual, exact, 0.02)
 
 
+def test_exponents_of_a_bfloat16_network_are_rounded_once():
+    """Its numbers times log2 e are not rounded to bfloat16, which would scale every score."""
+    call = call_of(inputs((3, 2), dtype=jnp.bfloat16))
+    plan = mlp.PairPlan(network=mlp._network(call), **mlp.plan_of(call, BLOCK, "interpret"))
+    expected = call.form.vector.astype(jnp.float32) * mlp.LOG_E
+    chex.assert_trees_all_equal(mlp._operands(call, plan).weights[-1].ravel(), expected)
+
+
 def test_public_functions_take_it_by_name_over_any_batch_axes():
     query, key, value = (jax.random.normal(jax.random.key(i), (2, 1, 7, 4, 6)) for i in range(3))
     weights = jnp.ones((6, 3)), jnp.ones((6, 3)), jnp.ones(3), jnp.ones(3)
