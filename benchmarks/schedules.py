@@ -237,13 +237,6 @@ def numbers(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "schedules product published", f"{published:.2f}"
     yield "schedules product ratio", f"{predicted / published:.2f}"
     yield "schedules libtpu", result["compiler"]["libtpu"]
-    for chip in result["chips"]:
-        rows = by_name(result, chip)
-        for spec in filter(rows.__contains__, NETWORKS):
-            ratios = [cycles(rows[spec], n) / cycles(rows[best(result, chip, n)], n) for n in LENGTHS]
-            digits = 1 if min(ratios) < 10 else 0
-            low, high = f"{min(ratios):.{digits}f}", f"{max(ratios):.{digits}f}"
-            yield f"schedules {chip} {spec}", low if low == high else f"{low} to {high}"
 
 
 if __name__ == "__main__":

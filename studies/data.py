@@ -7,6 +7,13 @@ MNIST = (
     "data.eval_batch_size=500",
     RARELY,
 )
+MNIST_BY_EPOCH = (
+    *MNIST,
+    "data.validation_split=train[54000:]",
+    "train.eval_every=1 epoch",
+    "train.log_every=200 steps",
+)
+IMDB = ("data.source=file:{data}/imdb", "data.text_column=review", "data.label_column=label", RARELY)
 CIFAR = (
     "data.data_dir={data}/tfds",
     "data.batch_size=64",

@@ -12,14 +12,13 @@ import dataclasses
 from analysis.metrics import METRICS
 from analysis.tables import plain_markdown
 from studies import data
-from studies.definitions import DECLARATIONS, STUDIES, Study
+from studies.definitions import DECLARATIONS, OF_HOSSEINI, RATE, STUDIES, WHOLE, Study
 from studies.full import FULL
 from studies.surgery import SURGERIES
 from train.grids import declaration
 from train.loading import load
 
 COMMIT = "59d67b8a85c04412d34ab00121c1293e8fba843f"  # whose code trains them, but for gpt_tuned
-RATE = "optimizer.learning_rate="
 GPT = (
     "data.context=128",
     "data.eval_stride=64",
@@ -39,13 +38,7 @@ GPT = (
     "train.log_every=200 steps",
     data.RARELY,
 )
-MNIST = (
-    *data.MNIST,
-    "data.validation_split=train[54000:]",
-    "train.length=10 epochs",
-    "train.eval_every=1 epoch",
-    "train.log_every=200 steps",
-)
+MNIST = (*data.MNIST_BY_EPOCH, "train.length=10 epochs")
 ANKI = (
     *data.ANKI,
     "train.length=4 epochs",
@@ -80,8 +73,6 @@ IN_A_LAYER = (
     "dot_product|dot_product|dot_product|neural(dim=2)",
     "neural(dim=None)|dot_product",
 )
-WHOLE = ("--tune-length=1",)
-OF_HOSSEINI = ("dot_product", "optimised", "efficient", "super", "dot_product(align=True)", "positional")
 
 
 TUNED = {
@@ -99,7 +90,7 @@ TUNED = {
     ),
     "mnist_tuned": Study(
         "configs/vit_mnist.py",
-        (f"model.attention={','.join(OF_HOSSEINI)}",),
+        (OF_HOSSEINI,),
         MNIST,
         ("accuracy", "loss"),
         beside=("model.attention=dot_product,model.heads=1", "model.attention=super,model.heads=1"),

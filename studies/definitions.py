@@ -11,6 +11,9 @@ from train.grids import grid
 DECLARATIONS = Path(__file__).parent / "declarations"
 
 FOUR = "model.attention=dot_product,optimised,efficient,super"
+OF_HOSSEINI = f"{FOUR},dot_product(align=True),positional"
+RATE = "optimizer.learning_rate="
+WHOLE = ("--tune-length=1",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +132,7 @@ STUDIES = {
     "imdb": Study(
         "configs/classify_imdb.py",
         (FOUR, "model.heads=1,2,4"),
-        ("data.source=file:{data}/imdb", "data.text_column=review", "data.label_column=label", data.RARELY),
+        data.IMDB,
         ("accuracy", "loss"),
         seeds=5,
         kind="full size",

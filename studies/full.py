@@ -5,11 +5,8 @@ program. `python -m studies.replication --only mnist_full --seconds=540` does a 
 """
 
 from studies import data
-from studies.definitions import FOUR, Study
+from studies.definitions import FOUR, OF_HOSSEINI, RATE, WHOLE, Study
 
-RATE = "optimizer.learning_rate="
-WHOLE = ("--tune-length=1",)
-OF_HOSSEINI = "model.attention=dot_product,optimised,efficient,super,dot_product(align=True),positional"
 OTHER_HEADS = tuple(
     f"model.attention={mechanism},model.heads={heads}" for mechanism in ("dot_product", "super") for heads in (1, 2)
 )
@@ -18,7 +15,7 @@ FULL = {
     "imdb_full": Study(
         "configs/classify_imdb.py",
         (FOUR, "model.heads=1,2,4"),
-        ("data.source=file:{data}/imdb", "data.text_column=review", "data.label_column=label", data.RARELY),
+        data.IMDB,
         ("accuracy", "loss"),
         seeds=64,
         tune=f"{RATE}3e-4,1e-3,3e-3",
@@ -47,13 +44,7 @@ FULL = {
     "mnist_full": Study(
         "configs/vit_mnist.py",
         (OF_HOSSEINI,),
-        (
-            *data.MNIST,
-            "data.validation_split=train[54000:]",
-            "train.length=20 epochs",
-            "train.eval_every=1 epoch",
-            "train.log_every=200 steps",
-        ),
+        (*data.MNIST_BY_EPOCH, "train.length=20 epochs"),
         ("accuracy", "loss"),
         beside=OTHER_HEADS,
         seeds=20,

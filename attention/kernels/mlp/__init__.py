@@ -53,6 +53,7 @@ def _reasons_of_a_tpu(call: Call) -> dict[str, bool]:
 
 def _reasons_of_a_gpu(call: Call) -> dict[str, bool]:
     kernels, network = _kernels("gpu"), _network(call)
+    launched = max(math.prod(call.scores_shape[:-3]) // devices(*BATCH), call.scores_shape[-3] // devices(*HEADS))
     return {
         "on a GPU it adds no bias": call.bias is not None,
         "on a GPU it takes no dense mask": call.mask.dense is not None,
@@ -61,6 +62,8 @@ def _reasons_of_a_gpu(call: Call) -> dict[str, bool]:
             kernels.holds(network)
         ),
         f"on a GPU its tiles are {kernels.BLOCK}, not {call.block}": call.block not in (None, kernels.BLOCK),
+        f"on a GPU there are at most {kernels.MOST:,} sequences or heads on a device, not {launched:,}": launched
+        > kernels.MOST,
         f"on a GPU values are at most {kernels.WIDEST} wide": call.value.shape[-1] > kernels.WIDEST,
     }
 

@@ -42,8 +42,9 @@ from attention.kernels.mlp.warpgroup import (
 
 BLOCK = (ROWS, ROWS)  # lengths are padded to multiples; tiles of columns are at most as wide
 WIDEST = 128  # the widest values whose sums fit in registers
+MOST = 65_535  # sequences, and heads, of a launch
 FEW = 8  # units of queries whose gradients the keys' pass sums too
-BUSY = 528  # warpgroups of that pass, more only for more sequences and heads: four for each SM of an H100
+BUSY = 264  # warpgroups of that pass, more only for more sequences and heads: the two that an SM of an H100 holds
 
 
 def block_sizes(queries: int, keys: int, network: Network) -> tuple[int, int]:
@@ -167,7 +168,9 @@ def _launch(
     """
     weighs, transforms = "d_weights" in outputs, transforms_of(plan)
     sums = count_sums(plan.network, weighs)
-    shared = [plgpu.SMEM((sums, ROWS), jnp.float32)] if sums > HELD else []
+    shared = (
+        [plgpu.SMEM((sums, ROWS), jnp.float32)] if sums > HELD and "out" not in outputs else []
+    )  # a forward pass sums none
     tiles = [plgpu.SMEM((ROWS, x.shape[-1]), x.dtype, transforms=transforms) for x in held.values()]
 
     def body(*refs):

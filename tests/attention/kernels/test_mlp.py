@@ -166,6 +166,7 @@ def test_public_functions_take_it_by_name_over_any_batch_axes():
         ({"units": (64, 32)}, {}, "gpu", "64 units and 2112 weights do not fit"),
         ({"units": (4, 3, 2)}, {}, "gpu", "at most two layers, not 3"),
         ({"width": 136}, {}, "gpu", "at most 128 wide"),
+        ({"shape": (65_536, 1, 1, 1), "width": 1}, {}, "gpu", "at most 65,535 sequences or heads"),
         ({"dtype": jnp.float16}, {}, "tpu", "hold float32 or bfloat16, not float16"),
     ],
 )
