@@ -21,14 +21,14 @@ def evaluate(
     overrides: Mapping[str, str] | None = None,
     replica: int = 0,
 ) -> tuple[int, dict[str, float]]:
-    """Measures one checkpoint on one split, and gives its step and metrics.
+    """Measures one checkpoint on one split; returns its step and metrics.
 
     Args:
-      directory: The work directory of a run.
-      step: `last`, `best` (needs a finished run) or a step that has a checkpoint.
+      directory: The run's work directory.
+      step: `last`, `best` (of a finished run) or the number of a step that has a checkpoint.
       split: `train`, `validation` or `test`.
-      overrides: Fields of the config that may differ from the run's, such as `mesh.data` or `data.data_dir`.
-      replica: The number of the replica, where the run has several.
+      overrides: New values of config fields that may differ from the run's, such as `mesh.data`.
+      replica: The number of the replica.
     """
     import jax
 
@@ -67,14 +67,14 @@ def _config(directory: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
     for field, text in overrides.items():
         if field not in CHANGEABLE:
             raise UsageError(
-                f"--config.{field} is part of what the run is; only {', '.join(sorted(CHANGEABLE))} may differ."
+                f"--config.{field} is what the run was trained with; only {', '.join(sorted(CHANGEABLE))} may differ."
             )
         loading.override(plain, field, text)
     return plain.to_dict()
 
 
 def parser() -> cli.Parser:
-    """Makes the parser of the flags, except those that `processes.join` reads."""
+    """Makes the parser of the flags; `processes.join` reads others."""
     made = cli.Parser(__doc__)
     made.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="the run's folder")
     made.add_argument("--step", default="last", help="last, best or the number of a step with a checkpoint")
@@ -90,14 +90,14 @@ def _run(arguments: Sequence[str]) -> None:
         own = processes.join(arguments)
         with processes.together():
             flags = parser().parse_args(own)
-            from train.mesh import compilation  # after what answers --help
+            from train.mesh import compilation  # only now, so that --help is fast
             from train.run import workdir
 
-            there = range(workdir.load_config(flags.workdir).train.together)
+            replicas = range(workdir.load_config(flags.workdir).train.together)
         compilation.keep_programs()
-        for replica in there if flags.replica is None else [flags.replica]:
+        for replica in replicas if flags.replica is None else [flags.replica]:
             step, metrics = evaluate(flags.workdir, flags.step, flags.split, flags.overrides, replica)
-            whose = f"replica {replica} " if len(there) > 1 else ""
+            whose = f"replica {replica} " if len(replicas) > 1 else ""
             numbers = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
             if processes.is_first():
                 print(f"{whose}step {step} {flags.split}: {numbers}", flush=True)

@@ -1,8 +1,8 @@
 """Start several processes of a training on this machine, which find one another and end together.
 
-The arguments after -- go to `train.main`. The output of the first process is passed on, and so are the errors of the
-others, with their number in front. SIGTERM and SIGINT go to all processes. When one process dies, the others are ended,
-and the last line says which one died.
+The arguments after -- go to `train.main`. The first process's output is passed on, and so are the other processes'
+errors, with the process's number in front. SIGTERM and SIGINT go to all processes. When one process dies, the others
+are ended, and the last line says which one died.
 
 python -m train.launch --processes=2 -- --config=configs/vit_digits.py --workdir=runs/two
 python -m train.launch --processes=2 --devices-per-process=4 -- --config.mesh.data=4 --config.mesh.tensor=2
@@ -24,33 +24,33 @@ from train import cli
 from train.main import DEFAULT_CONFIG
 from train.run import console
 
-MOMENT = 5.0  # seconds that the other processes have to end by themselves, and again after SIGTERM
+MOMENT = 5.0  # seconds until the other processes get SIGTERM, and again until they get SIGKILL
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
 def parse(arguments: Sequence[str]) -> tuple[int, int, list[str]]:
-    """Reads the number of processes, the fake devices of each (0 uses the real ones) and the flags of `train.main`."""
+    """Reads the number of processes, the fake devices of each (0 for the real ones) and the flags of `train.main`."""
     given = list(arguments)
     place = given.index("--") if "--" in given else len(given)
     try:
         flags = parser().parse_args(given[:place])
     except UsageError as error:
         unknown = str(error).startswith("Unknown") and place == len(given)
-        raise UsageError(f"{error} What is train.main's stands behind --." if unknown else str(error)) from error
+        raise UsageError(f"{error} Flags of train.main go after --." if unknown else str(error)) from error
     return flags.processes, flags.devices_per_process, given[place + 1 :]
 
 
 def parser() -> cli.Parser:
-    """Makes the parser of the flags in front of --."""
+    """Makes the parser of the flags before --."""
     made = cli.Parser(__doc__)
     made.add_argument("--processes", type=cli.count, required=True, help="number of processes")
-    text = "number of fake CPU devices, to try a mesh"
+    text = "number of fake CPU devices of each process, to try a mesh"
     made.add_argument("--devices-per-process", type=cli.count, default=0, help=text)
     return made
 
 
 def free_port() -> int:
-    """Finds a port of this machine that nobody listens at."""
+    """Finds a free port of this machine."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
@@ -59,16 +59,16 @@ def free_port() -> int:
 def launch(
     processes: int, devices: int, arguments: Sequence[str], module: str = "train.main", command: str = ""
 ) -> int:
-    """Runs a module in several processes and gives the exit code, which is 0 where all ended well.
+    """Runs a module in several processes and returns the exit code, which is 0 if all ended well.
 
     Args:
-      processes: How many processes to start.
-      devices: Fake CPU devices in each; with 0 each has the real ones.
+      processes: The number of processes.
+      devices: The number of fake CPU devices of each process; 0 gives it the real ones.
       arguments: The command line of each process.
       module: The program, which must take the flags of `train.mesh.processes`.
-      command: What a user types to continue; '' if it is the same again.
+      command: What a user types to continue; '' if it is the same command.
     """
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # keeps JAX's C++ from logging pages when a process ends
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # else JAX's C++ logs pages when a process ends
     environment = quiet | os.environ | {console.COMMAND: command}
     if devices:
         fake = f"--xla_force_host_platform_device_count={devices}"
@@ -103,12 +103,12 @@ def _end_with_parent() -> None:
 
 def _send(job: Sequence[subprocess.Popen], number: int) -> None:
     for process in job:
-        process.send_signal(number)  # to one that has ended none is sent
+        process.send_signal(number)  # does nothing if it has ended
 
 
 def _wait(job: Sequence[subprocess.Popen]) -> int | None:
-    """Waits until all have ended, and says which failed first, if any did; the others are then ended soon."""
-    with ThreadPoolExecutor(2 * len(job)) as threads:  # it ends once all output has been passed on
+    """Waits until all have ended, and tells which failed first, if any; the others are then ended."""
+    with ThreadPoolExecutor(2 * len(job)) as threads:  # which ends once all output has been passed on
         ends = {threads.submit(_watch, process): index for index, process in enumerate(job)}
         for index, process in enumerate(job):
             threads.submit(_pass_on, process, index)
@@ -121,7 +121,7 @@ def _wait(job: Sequence[subprocess.Popen]) -> int | None:
 
 
 def _watch(process: subprocess.Popen) -> None:
-    """Waits for a process's end, and kills the workers that it leaves behind, since they hold its stderr open."""
+    """Waits until a process has ended, and kills the workers it leaves behind, which hold its stderr open."""
     process.wait()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -133,9 +133,9 @@ def _pass_on(process: subprocess.Popen, index: int) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Launches; chooses the work directory if none is given, to say how to continue."""
+    """Launches; chooses the work directory if none is given, to be able to say how to continue."""
     processes, devices, given = parse(arguments)
-    from train import loading  # after what answers --help
+    from train import loading  # only now, so that --help is fast
 
     flags = dict(cli.taken(given, {"--config", "--workdir"}.__contains__)[0])
     if flags.get("--workdir"):

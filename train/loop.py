@@ -1,4 +1,4 @@
-"""The whole training program in order: devices and mesh, task, state, the steps, the report."""
+"""The whole training program, in order: devices and mesh, task, state, steps, report."""
 
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,15 @@ from train.state import TrainState
 
 
 def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path) -> dict[str, Any] | None:
-    """Trains until the run is done or interrupted, and continues a run that the work directory holds.
+    """Trains until the run is done or interrupted; continues the run in the work directory, if there is one.
 
     Args:
       config: The validated config.
-      resolved: The same as plain values, written to `config.json`.
+      resolved: The config as plain values, written to `config.json`.
       directory: The work directory.
 
     Returns:
-      The content of `result.json`, or None where the run was interrupted.
+      The content of `result.json`, or None if the run was interrupted.
     """
     with processes.together():
         setup = Setup.of(config)
@@ -54,7 +54,7 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
 
 
 def train(setup: Setup, run: TrainingRun, state: TrainState) -> TrainState:
-    """Takes steps until the run ends or is stopped, in calls that end at the edges of the timetable."""
+    """Takes steps until the run ends or is stopped, in calls that end at the timetable's edges."""
     with feeds.of(setup.replicas, setup.task.sources["train"], run.feed) as feed:
         run.feed, program = feed.name, setup.program(feed)
         run.recorder.say(*feed.remarks)
@@ -62,7 +62,7 @@ def train(setup: Setup, run: TrainingRun, state: TrainState) -> TrainState:
             count = min(run.count, feed.most)
             try:
                 rows, index = feed.take(run.step, count)
-            except UsageError:  # the data cannot be read any longer, and the state is good
+            except UsageError:  # the data can no longer be read, but the state is good
                 if run.step:
                     run.save(state)
                 raise
@@ -72,13 +72,13 @@ def train(setup: Setup, run: TrainingRun, state: TrainState) -> TrainState:
 
 
 def advance(run: TrainingRun, program: StepProgram, state: TrainState, rows: Rows, index: np.ndarray) -> TrainState:
-    """Takes the steps of some batches, which `feed.take` gives, in one call of the program, without waiting for them.
+    """Takes the steps of the batches from `feed.take` in one call of the program, without waiting for the result.
 
-    The state's memory is reused. The run reads what the call reports.
+    The call reuses the state's memory. The run reads its report.
     """
     if not program.is_compiled(rows):
         with run.not_counted():
             program.compile(state, rows)
     state, reported = program(state, rows, len(index))
-    run.took(len(index), reported, index)
+    run.took(reported, index)
     return state

@@ -1,4 +1,4 @@
-"""Losses and accuracies of predicted classes, which are labels or tokens."""
+"""Losses and accuracies of predicted classes: labels or tokens."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from attention.parameters import trail
 from models.layers.blocks import constrain
 from models.layers.output import Output
 
-Measure = Callable[[jax.Array, jax.Array], Any]  # from logits and labels to a tree of arrays with a number per label
+Measure = Callable[[jax.Array, jax.Array], Any]  # (logits, labels) -> a tree of arrays with a number per label
 
 
 def cross_entropy(logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smoothing: float = 0.0) -> Float[Array, "*B"]:
@@ -27,7 +27,7 @@ def cross_entropy(logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smooth
 
 
 def in_top(logits: Float[Array, "*B C"], labels: Int[Array, "*B"], k: int) -> Float[Array, "*B"]:
-    """Marks with 1 where the label is among the k highest logits, else 0. Of equal logits, the first classes count."""
+    """Gives 1 where the label is among the k highest logits, else 0. Equal logits rank in the order of classes."""
     _, best = jax.lax.top_k(logits, min(k, logits.shape[-1]))
     return jnp.any(best == labels[..., None], axis=-1).astype(jnp.float32)
 
@@ -35,7 +35,7 @@ def in_top(logits: Float[Array, "*B C"], labels: Int[Array, "*B"], k: int) -> Fl
 def in_nats(
     logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smoothing: float = 0.0
 ) -> dict[str, Float[Array, "*B"]]:
-    """Measures the `loss` of each prediction, in nats; with smoothing also the `plain_loss`, without it."""
+    """Measures the `loss` of each prediction in nats; with smoothing also the `plain_loss` without it."""
     plain = {"plain_loss": cross_entropy(logits, labels)} if smoothing else {}
     return {"loss": cross_entropy(logits, labels, smoothing)} | plain
 
@@ -43,21 +43,21 @@ def in_nats(
 def of_classes(
     logits: Float[Array, "*B C"], labels: Int[Array, "*B"], smoothing: float = 0.0
 ) -> dict[str, Float[Array, "*B"]]:
-    """Measures the `accuracy` of each prediction beside `in_nats`."""
+    """Measures what `in_nats` measures, and the `accuracy` of each prediction."""
     return in_nats(logits, labels, smoothing) | {"accuracy": in_top(logits, labels, 1)}
 
 
 def of_tokens(measure: Measure, output: Output, labels: Int[Array, "B T"], chunk: int) -> Any:
-    """Measures `measure(logits, labels)`, holding the logits of only `chunk` tokens of each sequence at a time.
+    """Computes `measure(logits, labels)`, holding the logits of only `chunk` tokens of each sequence at a time.
 
     The backward pass computes the logits again. A chunk has tokens of all sequences, so the batch stays split over
     devices.
 
     Args:
-      measure: Takes `(B, c, V)` and `(B, c)`, and gives a tree of `(B, c)`.
-      output: The output of the model.
-      labels: A class for each token.
-      chunk: Tokens of each sequence; 0 is all, with no logits computed twice.
+      measure: Takes `(B, c, V)` and `(B, c)`; gives a tree of `(B, c)`.
+      output: The model's output.
+      labels: The class of each token.
+      chunk: The tokens of a chunk; 0 takes all, and computes no logits twice.
     """
     if not chunk:
         return measure(output.logits(), labels)
@@ -81,7 +81,7 @@ def of_tokens(measure: Measure, output: Output, labels: Int[Array, "B T"], chunk
 def of_examples(
     measures: dict[str, Float[Array, "B ..."]], weight: Float[Array, "B *T"]
 ) -> dict[str, Float[Array, "B"]]:
-    """Sums each measure over an example's predictions with their weights, and the `weight` that divides it.
+    """Sums each example's weighted measures, and its weights as `weight`, which divides the sums.
 
     A measure `(B,)` is the same for all predictions of an example.
     """

@@ -21,24 +21,24 @@ from train.cli import terminal
 from train.run import console
 
 DEFAULT_CONFIG = "configs/vit_digits.py"
-LIST = "list"  # in place of a config
+LIST = "list"  # given in place of a config
 
 
 def parser() -> cli.Parser:
     """Makes the parser of the flags."""
     parser = cli.Parser(__doc__)
-    text = "the experiment; list prints all that are here"
+    text = "the experiment; list prints all that come with the project"
     parser.add_argument("--config", metavar="FILE[:ARGUMENT]", default=DEFAULT_CONFIG, help=text)
     parser.add_overrides()
-    text = "the run's folder, default runs/<config>-<time>; a run that it holds is continued"
+    text = "the run's folder, default runs/<config>-<time>; a run in it is continued"
     parser.add_argument("--workdir", metavar="DIR", help=text)
     cli.CODE(parser)
-    text = "compile a step for the mesh on fake devices, without data, and print what it takes"
+    text = "compile a step for the mesh on fake devices, without data, and print its memory and work"
     parser.add_argument("--dry-run", action="store_true", help=text)
-    parser.add_argument("--devices", type=cli.count, help="number of devices for --dry-run; default the mesh's")
-    text = "of --dry-run: chips to compile for with their own compiler, such as v5e:4x4 or h100x8; see docs/scaling.md"
+    parser.add_argument("--devices", type=cli.count, help="number of devices for --dry-run; default the mesh's size")
+    text = "chips for which --dry-run compiles with their own compiler, such as v5e:4x4; see docs/scaling.md"
     parser.add_argument("--topology", metavar="NAME", help=text)
-    several = "One of several processes (SLURM, Open MPI, GKE and Cloud TPU need no flags)"
+    several = "Several processes (SLURM, Open MPI, GKE and Cloud TPU need no flags)"
     text = "where the first process listens; see also train.launch"
     parser.add_argument("--coordinator", metavar="HOST:PORT", section=several, help=text)
     parser.add_argument("--num-processes", type=int, section=several, help="number of processes")
@@ -47,7 +47,7 @@ def parser() -> cli.Parser:
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
-    """Reads the flags of the program, and the overrides of the config, from field to text."""
+    """Reads the program's flags and the overrides of the config, from field to text."""
     flags = parser().parse_args(arguments)
     return flags, flags.overrides
 
@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> None:
             flags, overrides = parse(own)
             for name in ("devices", "topology"):
                 if getattr(flags, name) is not None:
-                    raise UsageError(f"--{name} is for --dry-run; a run takes all devices that there are.")
+                    raise UsageError(f"--{name} is for --dry-run; a run takes all available devices.")
             from train import loading, loop
             from train.mesh import compilation
 
@@ -81,14 +81,14 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def continuing(arguments: Sequence[str], place: str) -> str:
-    """Says what a user types to continue; `place` is the flag of a folder that the program chose, else empty."""
+    """Says what to type to continue; `place` is the --workdir that the program chose, '' if the user chose it."""
     import jax
 
     if command := os.environ.get(console.COMMAND):
         return f"To continue: {command}"
     if not place:
         return "The same command continues."
-    if jax.process_count() > 1:  # they were started by a command that is not known here
+    if jax.process_count() > 1:  # the command that started them all is unknown here
         return f"The same command with {shlex.quote(place)} continues."
     return f"To continue: {console.typed('train.main', arguments, place)}"
 
@@ -100,7 +100,7 @@ def dry_run(arguments: Sequence[str]) -> None:
     flags, overrides = parse(arguments)
     for name in processes.FLAGS:
         if getattr(flags, name.removeprefix("--").replace("-", "_")) not in ("", None):
-            raise UsageError(f"--dry-run is of one process; leave out {name}.")
+            raise UsageError(f"--dry-run takes one process; leave out {name}.")
     if flags.workdir:
         raise UsageError("--dry-run writes nothing; leave out --workdir.")
     from attention.mesh import compiled_for
@@ -127,7 +127,7 @@ def dry_run(arguments: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program; its exit code is 0 for done or saved, 2 for a mistake, 4 for a loss that is not finite."""
+    """Runs the program and returns its exit code, which is 0 too for a run that was stopped and saved."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if {"--help", "-h"} & set(arguments):
         return cli.run(lambda: parser().print_help())

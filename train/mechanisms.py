@@ -1,4 +1,4 @@
-"""Print pieces, parameters, operations and decode caches of attention mechanisms, one line for each.
+"""Print the pieces, parameters, operations and decode caches of attention mechanisms, one line for each.
 
 python -m train.mechanisms --width=128 --heads=4 --length=64
 python -m train.mechanisms "neural(dim=16)" "super(per_head=True)"
@@ -30,7 +30,7 @@ CACHES = ("name", "cache in bfloat16: bytes a token", "bytes a sequence")
     __doc__,
     cli.flag("specs", nargs="*", help="spec strings such as 'neural(dim=16)'; default all rows"),
     cli.flag("--width", type=cli.count, default=256, help="width of the model, D"),
-    cli.flag("--heads", type=cli.count, default=8, help="heads of each layer, N"),
+    cli.flag("--heads", type=cli.count, default=8, help="number of heads of each layer, N"),
     cli.flag("--length", type=cli.count, default=257, help="number of tokens in a sequence"),
 )
 def main(flags: argparse.Namespace) -> None:
@@ -42,15 +42,17 @@ def main(flags: argparse.Namespace) -> None:
 
 
 def cache_bytes(spec: str, width: int, heads: int) -> tuple[int, int]:
-    """Counts the bytes in bfloat16 that a layer's decode cache holds a token, and for a sequence of any length."""
+    """Counts the bytes of a layer's decode cache in bfloat16: for each token, and for a sequence of any length."""
     layer = MultiHeadAttention(spec, heads, length=2, dtype=jnp.bfloat16)
     caches = (layer.init_cache(1, tokens, width) for tokens in (1, 2))
-    one, two = (sum(x.nbytes for x in jax.tree.leaves(cache) if x.ndim) for cache in caches)  # without the length
+    one, two = (
+        sum(x.nbytes for x in jax.tree.leaves(cache) if x.ndim) for cache in caches
+    )  # skips the length, a scalar
     return two - one, 2 * one - two
 
 
 def table(specs: list[str], width: int, heads: int, length: int) -> str:
-    """Lists the pieces of each spec, then its exact parameters and the operations of a forward pass of one sequence."""
+    """Lists each spec's pieces, then its number of parameters and the operations of one sequence's forward pass."""
     if min(width, heads, length) < 1:
         raise UsageError(f"Sizes must be at least 1, but width={width}, heads={heads}, length={length}.")
     mechanisms = {spec: resolve(spec, 1)[0] for spec in specs}
@@ -65,14 +67,14 @@ def table(specs: list[str], width: int, heads: int, length: int) -> str:
 
 
 def projections(mechanism: Mechanism) -> str:
-    """Lists the projections in order and counts equal neighbours: `linear, 2 mlp, linear`."""
+    """Lists the projections in order, and counts equal neighbours: `linear, 2 mlp, linear`."""
     pieces = (mechanism.query, mechanism.key, mechanism.value, mechanism.out)
     counted = [(name, len(list(same))) for name, same in itertools.groupby(pieces)]
     return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counted)
 
 
 def _score(spec: str, mechanism: Mechanism) -> str:
-    """Names the score, its normaliser unless it is softmax or names the row, and alignment and gate if any."""
+    """Names the score, its normaliser unless it is softmax or the spec's name, and the alignment and gate if any."""
     name = mechanism.score.normaliser.partition("(")[0]
     normaliser = "" if name in ("softmax", spec) else f", {name}"
     align = "" if mechanism.align is None else ", A a head" if mechanism.align.per_head else ", A"

@@ -18,20 +18,20 @@ from attention.errors import UsageError
 from train.config.optimizer import OptimizerConfig
 
 DECOUPLED = ("adamw", "lion")
-DECAYED = re.compile(r"(kernel|(?<!positions/)embedding)$")  # RoBERTa's learned positions are an embedding too
+DECAYED = re.compile(r"(kernel|(?<!positions/)embedding)$")  # but not RoBERTa's learned positions
 
 
 @flax.struct.dataclass
 class Rates:
-    """What a compiled step takes of the schedule, so that one program serves every rate and length."""
+    """The schedule's numbers as arguments of a compiled step, so that one program serves every rate and length."""
 
-    peak: Float[ArrayLike, "*R"]  # the highest learning rate
-    warmup: Int[ArrayLike, "*R"]  # the steps of the linear rise from 0
-    total: Int[ArrayLike, "*R"]  # the steps of the whole training
+    peak: Float[ArrayLike, "*R"]  # highest learning rate
+    warmup: Int[ArrayLike, "*R"]  # steps of the linear rise from 0
+    total: Int[ArrayLike, "*R"]  # steps of the whole training
 
 
 def learning_rate(config: OptimizerConfig, rates: Rates, step: Int[ArrayLike, ""]) -> Float[jax.Array, ""]:
-    """Computes the learning rate of a step, from 0 on: a linear rise, then the config's schedule, as in optax."""
+    """Computes the learning rate of a step, counted from 0: a linear rise, then the schedule, as in optax."""
     warmup, since = jnp.float32(rates.warmup), jnp.float32(step - rates.warmup)
     done = jnp.clip(since / jnp.maximum(jnp.float32(rates.total) - warmup, 1), 0, 1)
     first = jnp.maximum(warmup, 1)
@@ -45,9 +45,9 @@ def learning_rate(config: OptimizerConfig, rates: Rates, step: Int[ArrayLike, ""
 
 
 def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Chains clipping, the named optimizer and its weight decay; the learning rate multiplies what comes out.
+    """Chains clipping, the named optimizer and its weight decay; the learning rate multiplies the result.
 
-    Its `init` raises a UsageError where a pattern of `freeze` or `rates` matches no parameter, or all are frozen.
+    Its `init` raises a UsageError if a pattern of `freeze` or `rates` matches no parameter, or if all are frozen.
     """
     adam = optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
     scale = {
@@ -69,7 +69,7 @@ def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
 
 
 def matching(pattern: str | re.Pattern, params: optax.Params) -> optax.Params:
-    """Marks the leaves whose path a pattern matches with True; '' matches none."""
+    """Marks with True the leaves whose path a pattern matches; '' matches none."""
     return path_aware_map(lambda path, _: bool(pattern) and bool(re.search(pattern, "/".join(path))), params)
 
 
@@ -84,26 +84,26 @@ def _labels(pattern: str, params: optax.Params) -> optax.Params:
 
 
 def _scaled(rates: Sequence[tuple[str, float]]) -> optax.GradientTransformation:
-    """Multiplies updates by the factor of the first pattern that matches their paths."""
+    """Multiplies updates by the factor of the first pattern that matches their path."""
 
     def init(params: optax.Params) -> optax.EmptyState:
         for pattern, _ in rates:
             check_matched("optimizer.rates", pattern, matching(pattern, params))
         return optax.EmptyState()
 
-    def factor(path: tuple, update: jax.Array) -> jax.Array:
+    def scaled(path: tuple, update: jax.Array) -> jax.Array:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        return next((update * number for pattern, number in rates if re.search(pattern, name)), update)
+        return next((update * factor for pattern, factor in rates if re.search(pattern, name)), update)
 
     def update(updates: optax.Updates, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
         del params
-        return jax.tree_util.tree_map_with_path(factor, updates), state
+        return jax.tree_util.tree_map_with_path(scaled, updates), state
 
     return optax.GradientTransformation(init, update)
 
 
 def check_matched(field: str, pattern: str, matched: optax.Params) -> None:
-    """Raises UsageError where a pattern matches no parameter; it lists those with the nearest paths."""
+    """Refuses a pattern that matches no parameter, and names the parameters with the nearest paths."""
     names = ["/".join(path) for path in flatten_dict(matched)]
     if not any(jax.tree.leaves(matched)):
         near = difflib.get_close_matches(pattern, names, n=5, cutoff=0.0)

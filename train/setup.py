@@ -1,4 +1,4 @@
-"""The setup of a training: all that its config decides before there is a state, and whether the mesh divides it."""
+"""The setup of a training: all that its config decides before there is a state, and checks of the mesh."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ from train.tasks import Task
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What a training is made of: all that its config decides before there is a state."""
+    """All that a training's config decides before there is a state."""
 
     config: Config
     task: Task
@@ -35,7 +35,7 @@ class Setup:
     def of(
         cls, config: Config, make_task: Callable[[Config], Task] = tasks.of, devices: list[jax.Device] | None = None
     ) -> "Setup":
-        """Makes the setup of a config on the devices, by default all of this machine."""
+        """Makes the setup of a config on these devices, by default all of this machine's."""
         replicas = Replicas.of(config, sharding.make_mesh(config.mesh, devices))
         check_training(config, replicas)
         task = make_task(config)
@@ -43,7 +43,7 @@ class Setup:
         if replicas.front:
             task.check_stackable()
         setup = cls(config, task, Timetable.of(config, task.train_examples), replicas, Step.of(config, task.loss))
-        if config.optimizer.frozen or config.optimizer.rates:  # whose patterns may match no parameter
+        if config.optimizer.frozen or config.optimizer.rates:  # refuses patterns that match no parameter
             jax.eval_shape(setup.step.init, setup.shapes.params)
         return setup
 
@@ -64,7 +64,7 @@ class Setup:
     def fresh(self, initial: Callable[[Params], tuple[Params, str]]) -> tuple[TrainState, str]:
         """Makes the first state of all replicas, created with its sharding, and a remark on it.
 
-        `initial` replaces one replica's initial parameters, and gives the remark, '' if it changes nothing.
+        `initial` replaces one replica's drawn parameters and gives the remark; '' if it changes nothing.
         """
         replicas = self.replicas
         keys = replicas.arguments(lambda replica: initial_key(replicas.seeds[replica], bool(self.config.source)))
@@ -88,14 +88,14 @@ class Setup:
 
 
 def initial_key(seed: int, loads: bool) -> jax.Array:
-    """Makes the key that parameters are drawn from: another one where a run's are loaded, which may be of this seed."""
+    """Makes the key of the drawn parameters; it differs if another run's are loaded, which may have the same seed."""
     key = jax.random.key(seed)
     return jax.random.fold_in(key, 1) if loads else key
 
 
 def check_training(config: Config, replicas: Replicas) -> None:
     """Refuses a mesh that does not divide the batch, the heads or the hidden units."""
-    wide = tasks.find(config.task).writes  # its evaluation batches are split over all devices, wherever replicas are
+    wide = tasks.find(config.task).writes  # then evaluation batches are split over all devices, even with replicas
     check_evaluation(config, replicas.mesh, BATCH if wide else replicas.batch_axes)
     count, axes = sharding.divisor(replicas.mesh, replicas.batch_axes)
     sizes = {"data.batch_size": config.data.batch_size}
@@ -103,7 +103,7 @@ def check_training(config: Config, replicas: Replicas) -> None:
 
 
 def check_context(config: Config, task: Task, mesh: jax.sharding.Mesh) -> None:
-    """Refuses a mesh that splits sequences where model or data cannot be split so."""
+    """Refuses a mesh that splits the sequences of a model or data that cannot be split."""
     if (count := sharding.context(mesh)) == 1:
         return
     if reason := config.model.why_whole():
@@ -114,17 +114,17 @@ def check_context(config: Config, task: Task, mesh: jax.sharding.Mesh) -> None:
 
 
 def check_evaluation(config: Config, mesh: jax.sharding.Mesh, batch: tuple[str, ...] = BATCH) -> None:
-    """Makes the checks that evaluation needs too; `batch` are the axes of the mesh that split batches."""
+    """Refuses a mesh that cannot evaluate; its axes `batch` split batches."""
     count, axes = sharding.divisor(mesh, batch)
     if count % jax.process_count():
         raise UsageError(
-            f"{axes} = {count} does not divide over {jax.process_count()} processes; "
-            "make it a multiple, since each process reads its own part of the batch."
+            f"{axes} = {count} does not divide over {jax.process_count()} processes; make it a multiple, since each "
+            "process reads its own part of the batch."
         )
     if not sharding.reads_its_own(mesh, batch):
         raise UsageError(
-            "mesh.tensor reaches over several processes, but each process reads its own part of the batch; make "
-            "mesh.tensor (x mesh.context) smaller."
+            "mesh.tensor spans several processes, but each process reads its own part of the batch; make mesh.tensor "
+            "(x mesh.context) smaller."
         )
     sharding.check_divisible({"data.eval_batch_size": config.data.eval_batch_size}, count, axes)
     sharding.check_divisible(config.model.split_by_tensor(), mesh.shape["tensor"], "mesh.tensor")

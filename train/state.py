@@ -9,7 +9,7 @@ from flax.traverse_util import flatten_dict
 from jaxtyping import Bool
 
 Params = Any
-ATTENTION = ("attention", "coefficients")  # what models call the layer
+ATTENTION = ("attention", "coefficients")  # names of the layer in models
 
 
 @flax.struct.dataclass
@@ -17,10 +17,10 @@ class TrainState:
     """The model and its optimizer as a pytree, which a checkpoint holds.
 
     Attributes:
-      step: Optimizer steps taken.
+      step: The optimizer steps taken.
       params: The parameters.
       opt_state: The optimizer's state.
-      ema: The moving average of the parameters; empty where there is none.
+      ema: The moving average of the parameters; empty if there is none.
       alive: Whether further steps change it; a loss that is not finite or the end of patience stops it for good.
     """
 
@@ -31,7 +31,7 @@ class TrainState:
     alive: Bool[jax.Array, "*R"]
 
     def averaged(self) -> Params:
-        """Chooses the parameters to evaluate: the moving average where there is one."""
+        """Chooses the parameters to evaluate: the moving average if there is one."""
         return self.ema or self.params
 
 
@@ -41,9 +41,9 @@ def count_parameters(params: Params) -> int:
 
 
 def first_attention(params: Params) -> Params:
-    """Finds the parameters of a model's first attention layer, named `attention` or `coefficients`; {} without one.
+    """Finds the parameters of a model's first attention layer; {} if it has none.
 
-    Layers have the order of their numbers, and those of an encoder come before those of a decoder.
+    Layers are ordered by number, and an encoder's come before a decoder's.
     """
     paths = [path[: path.index(name) + 1] for path in flatten_dict(params) for name in ATTENTION if name in path]
     first = min(paths, key=lambda path: (len(path), path[0].startswith("decoder"), len(path[0]), path), default=None)

@@ -15,8 +15,8 @@ from train.state import Params, TrainState
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, jax.Array]
-# (params, batch, dropout key or None) -> sums over the batch's examples; "loss" is minimised, and "own_loss" of layers
-# where there is one; "weight" divides.
+# (params, batch, dropout key or None) -> sums over the batch's examples. "loss" is minimised, and so is "own_loss", of
+# layers that have one; "weight" divides the sums.
 LossFunction = Callable[[Params, Batch, jax.Array | None], Sums]
 
 
@@ -25,19 +25,19 @@ class NonFiniteError(FloatingPointError):
 
 
 def step_key(seed: int) -> jax.Array:
-    """Makes the key of a run's steps, which differs from the key of its initial values, made of the seed itself."""
+    """Makes the key of a run's steps; the seed itself makes the key of its initial values."""
     return jax.random.key(seed + 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """The step of a training. What differs between runs of one shape, the key and the rates, are its arguments.
+    """A training step. Its arguments include the key and the rates, which differ between runs of one shape.
 
     Attributes:
       loss: The task's loss function, which gives sums over a batch.
       optimizer: The optimizer, whose updates the learning rate multiplies.
       learning_rate: The schedule, a function of the rates and the step.
-      accumulate: How many parts a batch is split into.
+      accumulate: The number of parts that a batch is split into.
       ema: The decay of the parameters' moving average.
       freeze: The pattern of the parameters that are not trained; '' for none.
     """
@@ -69,17 +69,17 @@ class Step:
     def __call__(
         self, state: TrainState, batch: Batch, key: jax.Array, rates: Rates
     ) -> tuple[TrainState, dict[str, Any]]:
-        """Takes one step; a state that is not alive, or whose loss or gradient is not finite, stays as it is.
+        """Takes one step, unless the state is not alive or the loss or gradient is not finite.
 
         Args:
           state: The state.
           batch: The batch.
-          key: The run's key, from which the randomness of every step derives; see `step_key`.
-          rates: The peak of the learning rate, and when it rises and ends.
+          key: The run's key, from which every step's key derives; see `step_key`.
+          rates: The learning rate's peak, warm-up and end.
 
         Returns:
-          The next state, and a report: the batch's `sums`, `gradient_norm` before clipping, `learning_rate`, and
-          whether the step was `taken`.
+          The next state, and a report: the batch's `sums`, the `gradient_norm` before clipping, the `learning_rate`,
+          and whether the step was `taken`.
         """
         gradient_of = self._gradient if self.accumulate == 1 else self._accumulated
         gradient, sums = gradient_of(state.params, batch, jax.random.fold_in(key, state.step))
@@ -102,21 +102,21 @@ class Step:
         return jax.grad(summed, has_aux=True)(params)
 
     def _thawed(self, params: Params, frozen: Params) -> Params:
-        """Puts the leaves of `frozen` in the place of parameters that are not trained."""
+        """Replaces parameters that are not trained by their leaves in `frozen`."""
         if not self.freeze:
             return params
         chosen = optimizer.matching(self.freeze, params)
         return jax.tree.map(lambda is_frozen, x, y: y if is_frozen else x, chosen, params, frozen)
 
     def _accumulated(self, params: Params, batch: Batch, key: jax.Array) -> tuple[Params, Sums]:
-        """Takes a batch in parts, one after another, to save memory."""
+        """Computes the gradient of a batch part by part, to save memory."""
         # Every a-th example goes to part a, so that each part lies on all devices as the batch does.
-        pieces = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, self.accumulate, *x.shape[1:]), 1, 0), batch)
+        parts = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(-1, self.accumulate, *x.shape[1:]), 1, 0), batch)
 
         def add(total: Any, numbered: tuple[jax.Array, Batch]) -> tuple[Any, None]:
             number, part = numbered
             return jax.tree.map(jnp.add, total, self._gradient(params, part, jax.random.fold_in(key, number))), None
 
-        first = jax.tree.map(lambda x: x[0], pieces)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(self._gradient, params, first, key))
-        return jax.lax.scan(add, zeros, (jnp.arange(self.accumulate), pieces))[0]
+        first = jax.tree.map(lambda x: x[0], parts)
+        zeros = optax.tree.zeros_like(jax.eval_shape(self._gradient, params, first, key))
+        return jax.lax.scan(add, zeros, (jnp.arange(self.accumulate), parts))[0]

@@ -62,7 +62,7 @@ def test_what_fits_is_taken_and_the_rest_is_named(before):
     assert "block_0/mlp/up/kernel" not in same
     assert "Skipped: block_*/attention/align_bias, block_*/attention/align_kernel, block_*/mlp/down/kernel" in remark
     assert "block_0/mlp/up/kernel is (16, 32) there and (16, 16) here" in remark
-    assert remark.splitlines()[-1].startswith("Of other shapes, so new: block_0/mlp/down/kernel is (32, 16) there")
+    assert remark.splitlines()[-1].startswith("New, since their shapes differ: block_0/mlp/down/kernel is (32, 16)")
 
 
 def test_keep_is_the_mechanism_of_the_other_run(before):
@@ -154,7 +154,7 @@ def test_a_run_goes_on_without_the_run_that_it_started_from(before, tmp_path):
 
 def test_a_model_that_shares_nothing_is_refused(before):
     with pytest.raises(
-        UsageError, match=r"no parameter of the name and shape of one here: it has block_0/.* and so on"
+        UsageError, match=r"no parameter with the name and shape of one here: it has block_0/.* and so on"
     ):
         AnotherRun.of(str(before), {}).load({"embed": {"kernel": jnp.zeros((3, 5))}, "other": jnp.zeros(2)})
 

@@ -189,7 +189,7 @@ def test_evaluate_tells_of_mistakes(uninterrupted, tmp_path, capsys):
         (["--workdir", str(uninterrupted), "--step", "7"], "--step=7 has no checkpoint; choose last, best or one of"),
         (
             ["--workdir", str(uninterrupted), "--config.model.depth=2"],
-            "--config.model.depth is part of what the run is",
+            "--config.model.depth is what the run was trained with",
         ),
         (["--workdir", str(uninterrupted), "--split", "tset"], "Did you mean 'test'?"),
     ):
@@ -271,7 +271,7 @@ def test_a_damaged_best_gives_way_to_the_best_that_is_left(tmp_path, monkeypatch
     assert main.main(command) == 0
     said = " ".join(capsys.readouterr().out.split())  # a long line is folded
     assert "The checkpoint of step 4 cannot be read (" in said
-    assert "there are [4, 8, 12]. It was the best; the best that is left is step 8." in said
+    assert "there are [4, 8, 12]. It was the best; the best of the others is step 8." in said
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["best_step"] == 8
     (eighth,) = [line for line in record(tmp_path / "run") if line["split"] == "validation" and line["step"] == 8]

@@ -156,8 +156,8 @@ def test_a_run_is_measured_again_with_beams(dates):
 )
 def test_another_tokeniser_is_refused(name, file, run_of, tmp_path, capsys):
     run = changed(run_of(name), tmp_path, file)
-    assert f"{file} is not what the data give now" in refused(evaluate, [f"--workdir={run}"], capsys)
-    assert f"{file} is not what the data give now" in refused(main, command(name, run), capsys)
+    assert f"{file} differs from what the data give now" in refused(evaluate, [f"--workdir={run}"], capsys)
+    assert f"{file} differs from what the data give now" in refused(main, command(name, run), capsys)
 
 
 def test_what_lacks_something_does_not_generate(gpt, tmp_path, capsys):

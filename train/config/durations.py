@@ -8,7 +8,7 @@ from attention.errors import UsageError
 from attention.types import Reader, Unit
 
 UNITS = ("steps", "examples", "epochs")
-LENGTH = 40  # characters, so that the number is one that can be counted to
+LENGTH = 40  # characters at most, so that the number stays countable
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(step|example|epoch)s?\s*")
 
 
@@ -21,7 +21,7 @@ class Duration:
 
     @classmethod
     def parse(cls, text: str, path: str) -> "Duration":
-        """Reads `text`; `path` names the config field in the error."""
+        """Reads a text; `path` names the config field in errors."""
         match = _PATTERN.fullmatch(text) if isinstance(text, str) and len(text) < LENGTH else None
         if not match:
             raise UsageError(

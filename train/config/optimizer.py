@@ -9,16 +9,16 @@ from models.fields import field
 from models.surgery import low_rank
 from train.config.durations import Length
 
-_FASTEST = 1e6  # the highest factor of a learning rate
+_LARGEST = 1e6  # the largest factor of a learning rate
 
 
 def _check_rates(rates: tuple, path: str) -> None:
     for rate in rates:
         if not (
-            isinstance(rate, tuple) and tuple(map(type, rate)) in ((str, float), (str, int)) and 0 < rate[1] <= _FASTEST
+            isinstance(rate, tuple) and tuple(map(type, rate)) in ((str, float), (str, int)) and 0 < rate[1] <= _LARGEST
         ):
             raise UsageError(
-                f"{path} must be pairs of a regular expression and a factor above 0, at most {_FASTEST:g}, such as "
+                f"{path} must be pairs of a regular expression and a factor above 0, at most {_LARGEST:g}, such as "
                 f"(('embed', 0.1),), but it has {shown(rate)}; optimizer.freeze is for what is not trained."
             )
         compiled(rate[0], path)
@@ -28,37 +28,37 @@ def _check_rates(rates: tuple, path: str) -> None:
 class OptimizerConfig(Checked):
     """The optimizer, its schedule and its regularisation."""
 
-    name: Annotated[str, Names(("adam", "adamw", "lion", "sgd"))] = field("adamw", "Which optimizer it is.")
-    learning_rate: NotNegative = field(1e-3, "The highest of the schedule.")
+    name: Annotated[str, Names(("adam", "adamw", "lion", "sgd"))] = field("adamw", "The optimizer.")
+    learning_rate: NotNegative = field(1e-3, "Highest learning rate of the schedule.")
     schedule: Annotated[str, Names(("constant", "cosine", "linear", "rsqrt"))] = field(
-        "cosine", "After the warm-up; `rsqrt` is 1/√step, from the warm-up's end."
+        "cosine", "Schedule after the warm-up; `rsqrt` falls as 1/√step."
     )
-    warmup: Length = field("100 steps", "Of the linear rise from 0.")
-    end: NotNegative = field(0.0, "What cosine and linear end at, as a fraction of `learning_rate`.")
+    warmup: Length = field("100 steps", "Length of the linear rise from 0.")
+    end: NotNegative = field(0.0, "Fraction of `learning_rate` at which cosine and linear end.")
     weight_decay: NotNegative = field(
         0.1,
-        "On matrices only (kernels and embeddings; no bias, norm or position). Decoupled in adamw and lion; added to "
-        "the gradient, as L2 regularisation, in adam and sgd.",
+        "Weight decay of matrices only (kernels and embeddings; no biases, norms or positions). It is decoupled in "
+        "adamw and lion; in adam and sgd it is added to the gradient, as L2 regularisation.",
     )
     clip: Annotated[Positive, Sentinel(0, "off")] = field(1.0, "Highest global norm of the gradient.")
     beta1: Decay = field(0.9, "Decay of the first moment (adam, adamw, lion) or momentum (sgd).")
     beta2: Decay = field(0.99, "Decay of the second moment (adam, adamw, lion).")
-    epsilon: NotNegative = field(1e-8, "Of adam and adamw.")
+    epsilon: NotNegative = field(1e-8, "Constant in the denominator of adam and adamw.")
     freeze: Annotated[Pattern, Sentinel("", "none")] = field(
         "",
-        "A regular expression; parameters with a match in their path, such as `block_0/attention/query/kernel`, keep "
-        "their values, and take no memory of the optimizer.",
+        "Regular expression. Parameters with a match in their path, such as `block_0/attention/query/kernel`, keep "
+        "their values and take no optimizer memory.",
     )
     lora: Annotated[str, Sentinel("", "none"), Reader(low_rank.parse)] = field(
         "",
-        "Low-rank additions to kernels, which alone are trained, such as `lora(rank=8, alpha=16.0, "
-        "on='attention/(query|value)/kernel')`; `on` is a regular expression, and so is `also`, of further parameters "
-        "that are trained whole.",
+        "Low-rank additions to kernels; only they are trained. An example is `lora(rank=8, alpha=16.0, "
+        "on='attention/(query|value)/kernel')`, where `on` is a regular expression. `also`, another one, names further "
+        "parameters, which are trained whole.",
     )
     rates: Annotated[tuple, Sentinel((), "1 for all"), Reader(_check_rates)] = field(
         (),
-        "Factors of the learning rate by regular expression, such as `(('embed', 0.1), ('block_[0-5]/', 0.5))`; for a "
-        "parameter, the first match in its path counts. They scale decoupled weight decay too.",
+        "Factors of the learning rate by regular expression, such as `(('embed', 0.1), ('block_[0-5]/', 0.5))`. The "
+        "first expression that matches in a parameter's path counts. They scale decoupled weight decay too.",
     )
 
     PATH: ClassVar[str] = "optimizer."
@@ -70,6 +70,6 @@ class OptimizerConfig(Checked):
 
     @property
     def frozen(self) -> str:
-        """A regular expression of the parameters that are not trained; '' for none."""
+        """The regular expression of the parameters that are not trained; '' for none."""
         lora = low_rank.parse(self.lora)
         return lora.frozen if lora else self.freeze

@@ -1,7 +1,7 @@
 """The dataclasses of a config, made from plain `ml_collections` values and validated before anything compiles."""
 
 import dataclasses
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar
 
 from attention.errors import UsageError, unknown
 from attention.types import (
@@ -23,9 +23,8 @@ from models.surgery import starts
 from train.config.durations import Duration, Length
 from train.config.optimizer import OptimizerConfig
 
-T = TypeVar("T")
-SEED = "{seed}"  # in `train.init_from`
-TRACKERS = ("trackio", "wandb")  # loggers that every run may name, by their module
+SEED = "{seed}"  # stands for the run's seed in `train.init_from`
+TRACKERS = ("trackio", "wandb")  # the packages that `train.loggers` may name without a function
 PRECISIONS = ("float32", "bfloat16")
 
 
@@ -51,49 +50,52 @@ class TrainConfig(Checked):
 
     init_from: Annotated[str, Sentinel("", "none")] = field(
         "",
-        "The work directory of another run, whose parameters this one starts from where they have the same names and "
-        "shapes. `{seed}` in it stands for this run's seed, so that each seed of a sweep starts from its own model.",
+        "Work directory of another run. Parameters that have the same names and shapes there start from its values. "
+        "`{seed}` stands for this run's seed, so that each seed of a sweep starts from its own model.",
     )
     exchanged: Annotated[str, Reader(starts.parse)] = field(
         "fresh",
-        "How attention layers start that have another mechanism than the model whose weights `model.pretrained` or "
-        "`init_from` loads. What is new in them has its usual initial values (`fresh`), or those with which the layer "
-        "computes what it did, where that is possible (`like`); `distilled(steps=300, learning_rate=0.001)` then "
-        "trains the layers to give the outputs that they gave, before the training begins.",
+        "How attention layers start whose mechanism differs from that of the model whose weights `model.pretrained` or "
+        "`init_from` loads. Their new parameters get the usual initial values (`fresh`) or, where possible, values "
+        "with which the layer computes what it did before (`like`). `distilled(steps=300, learning_rate=0.001)` also "
+        "trains the layers, before the training begins, to reproduce the outputs of the loaded model's layers.",
     )
     fresh: Annotated[Pattern, Sentinel("", "none")] = field(
         "",
-        "A regular expression of parameters' paths, such as `/(key|value)/`, that keep their usual initial values "
-        "although `model.pretrained` or `init_from` has others for them: the control of a layer that is exchanged.",
+        "Regular expression. Parameters with a match in their path, such as `/(key|value)/`, keep their usual initial "
+        "values even if `model.pretrained` or `init_from` has values for them: the control for an exchanged layer.",
     )
-    length: Length = field("1000 steps", "Of the whole training.", may_change=True, matched="flops")
+    length: Length = field("1000 steps", "Length of the whole training.", may_change=True, matched="flops")
     log_every: Length = field(
-        "100 steps", "Between lines of training metrics, each the average since the line before.", role=BOOKKEEPING
+        "100 steps",
+        "Interval between lines of training metrics, each the average since the previous line.",
+        role=BOOKKEEPING,
     )
     eval_every: Length = field(
-        "250 steps", "Between evaluations on validation data; 0 evaluates only at the end.", may_change=True
+        "250 steps", "Interval between evaluations on validation data; 0 evaluates only at the end.", may_change=True
     )
     checkpoint_every: Length = field(
-        "250 steps", "Between checkpoints; 0 saves only the best and the last.", role=BOOKKEEPING
+        "250 steps", "Interval between checkpoints; 0 saves only the best and the last.", role=BOOKKEEPING
     )
     patience: Annotated[Count, Sentinel(0, "it never ends early")] = field(
         0,
-        "After how many evaluations on validation data in a row, without a better value of the metric that chooses the "
-        "best step, the run ends, and of several replicas each by itself.",
+        "The run ends after this many evaluations on validation data in a row without a better value of the metric "
+        "that chooses the best step. Each of several replicas ends by itself.",
         may_change=True,
     )
     loggers: Loggers = field(
         "",
-        "What gets every line of `metrics.jsonl` too, between commas: `wandb`, `trackio`, or `module:function`, which "
-        "is called with the work directory and the config and returns an object with `write(line)` and `close()`.",
+        "Loggers, separated by commas, that also get every line of `metrics.jsonl`: `wandb`, `trackio`, or "
+        "`module:function`, which is called with the work directory and the config and returns an object with "
+        "`write(line)` and `close()`.",
         role=BOOKKEEPING,
     )
     keep: Count = field(
-        2, "How many of the newest checkpoints stay; the best always does, of every replica.", role=BOOKKEEPING
+        2, "Number of newest checkpoints that are kept; every replica's best is always kept.", role=BOOKKEEPING
     )
     replicas: Count = field(
         1,
-        "How many seeds are trained together in one program, from `seed` on; see `docs/training.md`.",
+        "Number of seeds, from `seed` on, that are trained together in one program; see `docs/training.md`.",
         sweep="--replicas",
     )
     rates: Annotated[tuple, Sentinel((), "that one alone"), Reader(_check_rates)] = field(
@@ -102,26 +104,28 @@ class TrainConfig(Checked):
         "`optimizer.learning_rate`, such as `(0.001, 0.003)`.",
         sweep="--replicas",
     )
-    accumulate: Count = field(1, "Into how many parts a batch is split, one after the other, to save memory.")
+    accumulate: Count = field(
+        1, "Number of parts into which a batch is split, to save memory; they are computed in turn."
+    )
     loss_chunk: Annotated[Count, Sentinel(0, "all")] = field(
         0,
-        "Of how many tokens of each sequence logits are held at one time, to save memory where vocabularies are large. "
-        "The backward pass computes them again.",
+        "Number of tokens of each sequence whose logits are held at a time, to save memory where vocabularies are "
+        "large. The backward pass computes the logits again.",
         may_change=True,
     )
     precision: Annotated[str, Names(PRECISIONS)] = field(
-        "float32", "Compute dtype; parameters and softmax are float32."
+        "float32", "Dtype of computation; parameters and softmax stay in float32."
     )
     ema: Annotated[Positive, at_most(CLOSEST), Sentinel(0, "off")] = field(
-        0.0, "Decay of the moving average of the parameters that is evaluated."
+        0.0, "Decay of a moving average of the parameters, which is evaluated in their place."
     )
-    label_smoothing: Rate = field(0.0, "Probability that the target gives away to all classes alike.")
+    label_smoothing: Rate = field(0.0, "Share of the target that is spread evenly over all classes.")
 
     PATH: ClassVar[str] = "train."
 
     @property
     def together(self) -> int:
-        """How many replicas are trained together."""
+        """The number of replicas that are trained together."""
         return self.replicas * max(1, len(self.rates))
 
     def __post_init__(self):
@@ -137,12 +141,12 @@ class TrainConfig(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig(Checked):
-    """The number of devices along each axis of the mesh; one axis may be -1 and takes all devices that are left."""
+    """The number of devices along each axis of the mesh; one axis may be -1, which takes the remaining devices."""
 
-    data: Devices = field(-1, "Splits the batch.", role=HARDWARE)
-    fsdp: Devices = field(1, "Splits the batch and the parameters.", role=HARDWARE)
-    tensor: Devices = field(1, "Splits heads and hidden units.", role=HARDWARE)
-    context: Devices = field(1, "Splits the tokens of each sequence.", role=HARDWARE)
+    data: Devices = field(-1, "Devices that split the batch.", role=HARDWARE)
+    fsdp: Devices = field(1, "Devices that split the batch and the parameters.", role=HARDWARE)
+    tensor: Devices = field(1, "Devices that split heads and hidden units.", role=HARDWARE)
+    context: Devices = field(1, "Devices that split the tokens of each sequence.", role=HARDWARE)
 
     PATH: ClassVar[str] = "mesh."
 
@@ -155,10 +159,10 @@ class MeshConfig(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class Config(Checked):
-    """A whole experiment; the sections `model` and `data` are of the dataclasses of that model and of the task."""
+    """A whole experiment; the model's name and the task decide the dataclasses of the sections `model` and `data`."""
 
-    task: str = field("", "What is learned, a name of `train.tasks.TASKS`.")
-    seed: Seed = field(0, "Of initial values, data order, augmentation and dropout.", sweep="--seeds")
+    task: str = field("", "Task to learn: a name in `train.tasks.TASKS`.")
+    seed: Seed = field(0, "Seed of initial values, data order, augmentation and dropout.", sweep="--seeds")
     model: Any = None
     data: Any = None
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -169,11 +173,11 @@ class Config(Checked):
 
     @property
     def source(self) -> str:
-        """The work directory of the run that this one starts from, '' if none."""
+        """The work directory of the run that this one starts from; '' for none."""
         return self.train.init_from.replace(SEED, str(self.seed))
 
     def check_one_start(self) -> None:
-        """Raises a UsageError where each seed starts from another run, so that seeds cannot be trained together."""
+        """Refuses to train seeds together where each starts from a run of its own."""
         if SEED in self.train.init_from:
             raise UsageError(
                 f"train.init_from={self.train.init_from!r} is another run for each seed, so seeds train one by one; "
@@ -184,7 +188,7 @@ class Config(Checked):
         super().__post_init__()
         if self.train.replicas > 1:
             self.check_one_start()
-        # JAX uses 32 bits of a seed, and the steps' keys are made of the next seed.
+        # JAX uses 32 bits of a seed, and the steps' key is made from the next seed.
         if not 0 <= self.seed < 2**32 - self.train.replicas:
             raise UsageError(
                 f"seed must be at least 0 and below 2**32 - train.replicas = {2**32 - self.train.replicas}, but it is "

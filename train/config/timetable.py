@@ -20,9 +20,9 @@ class Timetable:
 
     @classmethod
     def of(cls, config: Config, examples: int) -> "Timetable":
-        """Makes the timetable of a config whose epoch has `examples` examples.
+        """Makes the timetable of a config with `examples` examples in an epoch.
 
-        A warm-up that is longer than the run is cut to a tenth of it.
+        A warm-up longer than the run is cut to a tenth of the run.
         """
 
         def steps(length: str) -> int:
@@ -40,11 +40,11 @@ class Timetable:
         )
 
     def logs(self, step: int) -> bool:
-        """Tells whether averages of the training are written after a step."""
+        """Tells whether training metrics are written after a step."""
         return self._due(self.log_every, step)
 
     def evaluates(self, step: int) -> bool:
-        """Tells whether validation data are measured after a step."""
+        """Tells whether the validation data are evaluated after a step."""
         return self._due(self.eval_every, step)
 
     def saves(self, step: int) -> bool:
@@ -52,7 +52,7 @@ class Timetable:
         return self._due(self.checkpoint_every, step)
 
     def edge(self, step: int) -> int:
-        """Finds the next step after which anything of this is done, or an epoch ends."""
+        """Finds the next step after which one of these is due or an epoch ends."""
         every = (self.log_every, self.eval_every, self.checkpoint_every, self.epoch)
         return min(self.total, *(step + period - step % period for period in every if period))
 

@@ -1,4 +1,4 @@
-"""The chips that programs are compiled for: memory, speed and links, from their makers' published figures."""
+"""The chips that programs are compiled for: memory, speed and links, by their makers' published figures."""
 
 import dataclasses
 
@@ -11,16 +11,16 @@ GIB = 2**30
 class Chip:
     """A chip by its maker's figures.
 
-    Google's are those of docs.cloud.google.com/tpu/docs/v4, v5e, v5p and v6e, read in 2026; half of a bidirectional
-    figure is what a chip sends. NVIDIA's are those of the H100 SXM data sheet and of the DGX H100 user guide.
+    Google's are from docs.cloud.google.com/tpu/docs/v4, v5e, v5p and v6e, read in 2026; a chip sends half of a
+    bidirectional figure. NVIDIA's are from the H100 SXM data sheet and the DGX H100 user guide.
     """
 
-    kind: str  # what JAX calls it
+    kind: str  # its name in JAX
     memory: int  # bytes
-    flops: float  # operations of dense products a second in bfloat16, at best
+    flops: float  # dense operations a second in bfloat16, at best
     bandwidth: float  # bytes of its memory read or written a second, at best
-    links: float  # bytes a second that it sends to chips of its slice or machine, over all of its links together
-    network: float  # bytes a second that it sends to other slices or machines; 0 where it is not published
+    links: float  # bytes a second that it sends within its slice or machine, over all its links together
+    network: float  # bytes a second that it sends to other slices or machines; 0 if not published
 
 
 CHIPS = {
@@ -34,13 +34,13 @@ TPUS = tuple(name for name in CHIPS if name != "h100")
 
 
 def of(device: jax.Device) -> Chip | None:
-    """Finds the chip of a device; None for one that is not in the table."""
+    """Finds the chip of a device; None if it is not in the table."""
     return next((chip for chip in CHIPS.values() if chip.kind == device.device_kind), None)
 
 
-# What XLA and ptxas ask about a GPU: the H100 SXM's data sheet, and the limits of compute capability 9.0 in NVIDIA's
-# CUDA programming guide. The versions are those of the packages that compile; none of this machine's is read.
-TOOLKITS = {"12": "12.9.0", "13": "13.0.0"}  # of requirements-cuda12.txt and requirements-cuda13.txt
+# What XLA and ptxas need to know of a GPU, from the H100 SXM's data sheet and the limits of compute capability 9.0 in
+# NVIDIA's CUDA programming guide. The versions are those of the packages that compile; nothing of this machine is read.
+TOOLKITS = {"12": "12.9.0", "13": "13.0.0"}  # as in requirements-cuda12.txt and requirements-cuda13.txt
 H100 = """
 gpu_device_info {
   name: "NVIDIA H100 80GB HBM3"

@@ -1,4 +1,4 @@
-"""The collectives of a compiled program, by kind: how often, their bytes, and the time that the links need for them."""
+"""The collectives of a compiled program: their number and bytes by kind, and the time that the links need."""
 
 import dataclasses
 import math
@@ -26,31 +26,31 @@ _LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}
 class Collective:
     """A collective of a compiled program."""
 
-    kind: str  # in HLO, such as `all-reduce`
+    kind: str  # its name in HLO, such as `all-reduce`
     size: int  # the bytes of its result on a device
-    groups: np.ndarray  # the devices that take part together, `(groups, devices)`; all where the program names none
-    times: int  # that it runs in a step, by the trip counts that the compiler knows
+    groups: np.ndarray  # the devices that take part together, `(groups, devices)`; all if the program names none
+    times: int  # how often it runs in a step, by the known trip counts
 
     @property
     def sent(self) -> float:
-        """Counts the bytes that a device has to send in a step, at least: those of a ring over its group."""
+        """Counts the least bytes that a device sends in a step: those of a ring over its group."""
         n = self.groups.shape[1] if self.groups.size else 2
         share = {"all-reduce": 2 * (n - 1) / n, "reduce-scatter": n - 1, "collective-permute": 1}
         return self.times * self.size * share.get(self.kind, (n - 1) / n)
 
     def crosses(self, place: Sequence[int]) -> bool:
-        """Tells whether a group reaches over several places, such as slices; `place` has that of each device."""
+        """Tells whether a group spans several places, such as slices, given each device's `place`."""
         return any(len({place[device] for device in group}) > 1 for group in self.groups)
 
 
 def of(text: str, count: int) -> list[Collective]:
-    """Finds the collectives of an optimised program's HLO text for `count` devices."""
+    """Finds the collectives in an optimised program's HLO text for `count` devices."""
     found = (_collective(line, count, times) for line, times in lines_of(text))
     return [collective for collective in found if collective]
 
 
 def lines_of(text: str) -> Iterator[tuple[str, int]]:
-    """Yields the lines of an optimised program's HLO text that run, each with how often, by the known trip counts."""
+    """Yields the lines of an optimised program's HLO text that run, with how often, by the known trip counts."""
     where, lines = "", defaultdict(list)
     for line in text.splitlines():
         if named := _COMPUTATION.match(line.strip()):
@@ -79,7 +79,7 @@ def _times(lines: dict[str, list[str]], entry: str) -> dict[str, int]:
 
 
 def _trips(line: str, lines: dict[str, list[str]]) -> int:
-    """Counts how often a loop runs: what the compiler notes, or the bound that its condition compares with."""
+    """Counts a loop's runs: the compiler's note, or the bound in the loop's condition."""
     if known := _TRIPS.search(line):
         return int(known[1])
     condition = "\n".join(lines.get(re.search(r"condition=%?([\w.\-]+)", line)[1], ()))
@@ -112,7 +112,7 @@ def _groups(line: str, count: int) -> np.ndarray:
 
 
 def lines(text: str, devices: Sequence[jax.Device]) -> Iterator[str]:
-    """Yields a line about the collectives of a program for these devices, and one about the time on their links."""
+    """Yields lines about the collectives of a program for these devices, and the time on their links."""
     collectives = of(text, len(devices))
     if not collectives:
         return

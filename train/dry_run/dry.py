@@ -1,4 +1,4 @@
-"""Dry runs: a training step compiled for a mesh, without data and work directory, and XLA's plan of its memory."""
+"""Dry runs: a training step compiled for a mesh, without data or a work directory, and XLA's plan of its memory."""
 
 import contextlib
 import dataclasses
@@ -25,13 +25,13 @@ from train.state import TrainState
 from train.step import Batch
 from train.tasks import Task
 
-LOSS_CHUNK = "128"  # tokens, of a remedy
+LOSS_CHUNK = "128"  # tokens, the remedy's train.loss_chunk
 
 
 def use_fake_devices(mesh: MeshConfig, devices: int | None) -> None:
-    """Makes JAX run on fake devices of this machine's CPU; must be called before JAX looks for devices.
+    """Makes JAX run on fake devices on this machine's CPU; must be called before JAX looks for devices.
 
-    The mesh gives their number where `devices` does not; an axis of -1 then has one device.
+    Without `devices`, the mesh gives their number; an axis of -1 then has one device.
     """
     count = devices or math.prod(size for size in dataclasses.astuple(mesh) if size > 0)
     if count > cli.MOST:
@@ -42,17 +42,17 @@ def use_fake_devices(mesh: MeshConfig, devices: int | None) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class DryRun:
-    """A training step as shapes with shardings, and nothing on a device."""
+    """A training step as shapes with shardings; nothing is on a device."""
 
-    setup: Setup  # whose task has blank data
-    state: TrainState  # of all replicas
+    setup: Setup  # with blank data
+    state: TrainState  # all replicas' state
     batch: Batch  # the largest of one step
 
     @classmethod
     def of(cls, config: Config, devices: list[jax.Device] | None = None) -> "DryRun":
-        """Makes the dry run of a config, which must state all sizes, on this machine's or on described devices."""
+        """Makes the dry run of a config that states all sizes, on described devices or else on this machine's."""
         setup = Setup.of(config, blank_task, devices)
-        Initial.of(setup)  # whose mistakes a run would meet
+        Initial.of(setup)  # raises the mistakes that a run would meet
         return cls(setup, setup.replicas.abstract(setup.shapes), batch_of(setup))
 
     def lower(self) -> jax.stages.Lowered:
@@ -62,7 +62,7 @@ class DryRun:
             return setup.program(feed).lower(self.state, self.batch)
 
     def compile(self) -> Any:
-        """Compiles the step, as `compilation.compiled` does; raises TooLarge where it does not fit on its device."""
+        """Compiles the step like `compilation.compiled`; raises TooLarge if it does not fit on its device."""
         chip, given = chips.of(self.device), memory.bytes_a_device((self.state, self.batch))
         if described():
             memory.check_compiling()
@@ -82,7 +82,7 @@ class DryRun:
         return self.setup.replicas.mesh.devices.flat[0]
 
     def memory(self, compiled: Any) -> dict[str, int]:
-        """Counts the bytes that a step takes on a device, by what; those of state and batch are exact."""
+        """Counts the bytes of a step's parts on a device; those of state and batch are exact."""
         plan = compiled.memory_analysis()
         fresh = plan.output_size_in_bytes - plan.alias_size_in_bytes  # outputs that do not reuse the old state's memory
         return memory.parts(self.state) | {
@@ -115,15 +115,15 @@ class DryRun:
 
 
 def blank_task(config: Config) -> Task:
-    """Makes the task of a config with a blank example in place of data, and with random weights."""
-    if config.model.pretrained:  # weights have the shapes of random ones
+    """Makes the task of a config with a blank example for data, and with random weights."""
+    if config.model.pretrained:  # random weights have the same shapes
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, pretrained=""))
     small = dataclasses.replace(config.data, batch_size=1, eval_batch_size=1, workers=0)
     return tasks.find(config.task)(dataclasses.replace(config, data=small), dry=True)
 
 
 def batch_of(setup: Setup) -> Batch:
-    """Finds the shapes of a batch of all replicas, from the blank task's batch of one example."""
+    """Finds the shapes of all replicas' batch from the blank task's batch of one example."""
     replicas, size = setup.replicas, setup.config.data.batch_size
     with contextlib.closing(setup.task.train_batches(0, 1)) as batches:
         example = next(batches)
@@ -134,9 +134,9 @@ def batch_of(setup: Setup) -> Batch:
 
 
 def report(load: Callable[[dict[str, str]], Config], devices: list[jax.Device] | None) -> Iterator[str]:
-    """Yields the lines of a dry run, or of what was tried where the step does not fit, which ends in a UsageError.
+    """Yields a dry run's lines. If the step does not fit, yields lines about remedies, and raises a UsageError.
 
-    `load` makes the config with further overrides. The devices are described ones, or None for this machine's.
+    `load` makes the config with further overrides. The devices are described ones; None stands for this machine's.
     """
     run = DryRun.of(load({}), devices)
     try:
@@ -160,7 +160,7 @@ def report(load: Callable[[dict[str, str]], Config], devices: list[jax.Device] |
 
 
 def remedies(run: DryRun) -> list[dict[str, str]]:
-    """Lists the overrides that save memory and that the config does not have yet, what costs least time first."""
+    """Lists overrides that save memory and are not in the config yet, those that cost least time first."""
     config, mesh = run.setup.config, run.setup.replicas.mesh
     over_batch = mesh.shape["data"] * mesh.shape["fsdp"]
     examples = config.data.batch_size // over_batch
@@ -177,7 +177,7 @@ def remedies(run: DryRun) -> list[dict[str, str]]:
 def _tried(
     load: Callable[[dict[str, str]], Config], remedy: dict[str, str], devices: list[jax.Device]
 ) -> tuple[float, bool]:
-    """Counts the bytes that a step takes on a device, 0 where the config forbids it, and tells whether it fits."""
+    """Counts the bytes that a step takes on a device, 0 if the config forbids it, and tells whether it fits."""
     try:
         run = DryRun.of(load(remedy), devices)
         return sum(run.memory(run.compile()).values()), True

@@ -1,4 +1,4 @@
-"""Described TPUs and GPUs: their real compilers compile for them on any machine, and nothing runs."""
+"""Described TPUs and GPUs: their real compilers compile for them on any machine, without running anything."""
 
 import os
 import re
@@ -11,11 +11,11 @@ from train.data import packages
 from train.dry_run.chips import CHIPS, H100, TOOLKITS, TPUS
 from train.mesh import compilation
 
-NODE = 8  # GPUs of a machine
+NODE = 8  # GPUs in a machine
 FLAT, SOLID = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"), ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
-SHAPES = {"v4": SOLID, "v5e": FLAT, "v5p": SOLID, "v6e": FLAT}  # the compiler knows larger ones of three axes too
+SHAPES = {"v4": SOLID, "v5e": FLAT, "v5p": SOLID, "v6e": FLAT}  # the compiler also knows larger ones of three axes
 EXAMPLES = ("v4:2x2x1", "v5e:4x4", "v5e:16x16", "v5e:16x16x2slices", "v5p:2x2x2", "v6e:4x4", "h100", "h100x8")
-QUIET = {  # what libtpu reads: no metadata server, and no lock against a second process
+QUIET = {  # tells libtpu to use no metadata server, and no lock against a second process
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_WORKER_ID": "0",
@@ -38,7 +38,7 @@ def devices(name: str) -> list[jax.Device]:
 
 
 def cuda() -> str:
-    """Names the version of CUDA, '12' or '13', of the GPU compiler that is here, or that goes with this jax."""
+    """Names the CUDA version, '12' or '13', of the installed GPU compiler, or else of the one for this jax."""
     versions = ("13", "12") if jax.__version_info__ >= (0, 11) else ("12", "13")
     return next((each for each in versions if packages.is_installed(f"jax_plugins.xla_cuda{each}")), versions[0])
 
@@ -53,9 +53,9 @@ def _tpus(name: str, chip: str) -> list[jax.Device]:
     if form[2]:
         options["num_slices"] = int(form[2])
     if chip == "v4":
-        options["chip_config_name"] = "megacore"  # a device for both cores of a chip, as on the others
+        options["chip_config_name"] = "megacore"  # one device for a chip's two cores, as on other chips
     for key in [key for key in os.environ if key.startswith("TPU_") and os.environ[key].startswith("WARNING")]:
-        del os.environ[key]  # what JAX puts there when it is imported on a machine without TPUs
+        del os.environ[key]  # set by JAX when imported on a machine without TPUs
     os.environ.update({key: value for key, value in QUIET.items() if key not in os.environ})
     return _described(name, chip, "tpu", options)
 
@@ -79,7 +79,7 @@ def _described(name: str, chip: str, platform: str, options: dict[str, Any]) -> 
     jax.config.update("jax_platforms", "cpu")
     try:
         return list(topologies.get_topology_desc(platform=platform, **options).devices)
-    except Exception as error:  # XLA raises RuntimeError and kinds of its own
+    except Exception as error:  # XLA raises RuntimeError and errors of its own
         compilation.explain(error)
         raise _none(name, chip) from error
 

@@ -1,4 +1,4 @@
-"""Loading: from a command line to a validated config. `ml_collections` holds the values; the errors are ours."""
+"""Loading: from a command line to a validated config, with `ml_collections` for the values and our own errors."""
 
 import ast
 import inspect
@@ -30,9 +30,9 @@ PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def resolve(spec: str, overrides: Mapping[str, str]) -> tuple[Config, dict[str, Any]]:
-    """Reads the whole config of a command line, validated and as plain values.
+    """Reads the config of a command line, validated and as plain values.
 
-    The overrides are texts of values by leaf, such as `model.depth`. See `load` for the rest.
+    The overrides are texts of values by leaf, such as `model.depth`; see `load` for the `spec`.
     """
     config = load(spec)
     for field, text in overrides.items():
@@ -46,7 +46,7 @@ def resolve(spec: str, overrides: Mapping[str, str]) -> tuple[Config, dict[str, 
 def load(spec: str) -> ConfigDict:
     """Loads the config of a file, `path/to/file.py` or `path/to/file.py:argument`.
 
-    A relative path is looked for from the current folder, then beside this package.
+    A relative path is looked up in the current folder, then beside this package.
     """
     text, _, argument = spec.partition(":")
     path = next((p for p in (Path(text), PACKAGE / text) if p.is_file()), None)
@@ -103,7 +103,7 @@ def _of_the_user(path: Path, run: Callable[[], Any]) -> Any:
 
 
 def override(config: ConfigDict, field: str, text: str) -> None:
-    """Sets the leaf `a.b` from the command line's text, which must read as the leaf's type."""
+    """Sets the leaf `a.b` to the command line's text, which must read as the leaf's type."""
     leaves = flatten(config.to_dict())
     check_known("config field", f"--config.{field}", [f"--config.{name}" for name in leaves])
     config.update_from_flattened_dict({field: _read(text, type(leaves[field]), field)})
@@ -121,7 +121,7 @@ def _read(text: str, kind: type, field: str) -> Any:
 
 
 def _forget_sizes(config: ConfigDict, overrides: Mapping[str, str]) -> None:
-    """Clears the sizes that the file states of its data where an override names other data and no new sizes."""
+    """Clears the sizes that the file states for its data if an override names other data without new sizes."""
     for path, leaf in LEAVES.items():
         changed = any(f"data.{field}" in overrides for field in leaf.size_of)
         size = path.removeprefix("data.")
@@ -130,7 +130,7 @@ def _forget_sizes(config: ConfigDict, overrides: Mapping[str, str]) -> None:
 
 
 def _keep_mechanisms(config: ConfigDict) -> None:
-    """Puts the source's mechanisms in the place of each `keep` in the spec strings of a whole config's model.
+    """Replaces each `keep` in the model's spec strings by the mechanisms of the source of its weights.
 
     The source is `train.init_from`, or else `model.pretrained`.
     """
@@ -152,18 +152,18 @@ def _source(config: ConfigDict, field: str) -> str:
         model = read_json(at_home(directory) / "config.json", "set train.init_from to a run's folder").get("model")
         spec = model.get(field) if isinstance(model, dict) else None
         if not isinstance(spec, str):
-            raise UsageError(f"train.init_from={directory!r} is a run without model.{field}; name its mechanisms.")
+            raise UsageError(f"train.init_from={directory!r} is a run without model.{field}; name the mechanisms.")
         return spec
     if source := config.model.get("pretrained"):
         return pretrained.describe(source).fields.get(field, "dot_product")
     raise UsageError(
-        f"model.{field}={config.model[field]!r} keeps the mechanisms of a source of weights; set model.pretrained or "
+        f"model.{field}={config.model[field]!r} keeps the mechanisms of loaded weights; set model.pretrained or "
         "train.init_from, or name a mechanism."
     )
 
 
 def literal(text: str) -> Any:
-    """Reads a text as a Python literal, or else leaves it."""
+    """Reads a text as a Python literal; leaves one that is none."""
     try:
         return specs.literal(text)
     except ValueError:
@@ -193,5 +193,5 @@ def name_of(spec: str) -> str:
 
 
 def default_workdir(spec: str) -> Path:
-    """Names the work directory of a run that is given none, after its config and the time."""
+    """Names the work directory of a run without --workdir, after its config and the time."""
     return Path("runs") / f"{name_of(spec)}-{time.strftime('%Y%m%d-%H%M%S')}"

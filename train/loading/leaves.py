@@ -1,4 +1,4 @@
-"""Every leaf of every config, as the dataclasses declare it."""
+"""The leaves of all configs, as their dataclasses declare them."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ from train.config.optimizer import OptimizerConfig
 from train.config.schema import Config, MeshConfig, TrainConfig
 from train.tasks import TASKS
 
-flatten = functools.partial(flatten_dict, sep=".")  # makes {"a.b": 1} of {"a": {"b": 1}}
+flatten = functools.partial(flatten_dict, sep=".")  # {"a": {"b": 1}} becomes {"a.b": 1}
 
 SECTIONS: dict[str, type] = {
     "The experiment": Config,
@@ -24,7 +24,7 @@ SECTIONS: dict[str, type] = {
 
 
 def leaves_of(cls: type) -> dict[str, FieldDeclaration]:
-    """Lists the leaves of a section's dataclass by their paths, such as `model.depth`."""
+    """Lists the leaves of a section's dataclass by path, such as `model.depth`."""
     return {cls.PATH + name: leaf for name, leaf in declared(cls).items() if leaf.help}  # a section has no help
 
 
@@ -34,7 +34,7 @@ NOT_SETTINGS = frozenset(path for path, leaf in LEAVES.items() if not leaf.tells
 
 
 def completed(config: dict[str, Any]) -> dict[str, Any]:
-    """Restores a config that JSON has stored: lists are tuples, and fields that were declared later have defaults."""
+    """Restores a config stored as JSON: lists become tuples, and fields that were declared later get their defaults."""
     config = _tupled(config)
     task = TASKS.get(str(config.get("task")))
     sections = {"optimizer": OptimizerConfig, "train": TrainConfig, "mesh": MeshConfig}

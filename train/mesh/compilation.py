@@ -1,7 +1,7 @@
-"""Compiling: what compilers refuse, in one sentence; and programs kept on disk, so that the next start is faster.
+"""Compiling: sentences for compilers' errors, and programs kept on disk, so that the next start is faster.
 
-JAX stores them. This module chooses the folder, removes files that a killed process left incomplete, and bounds the
-folder's size. Where a compiler refuses our kernels, `auto` does without them.
+JAX stores the programs. This module chooses the folder, removes files that a killed process left incomplete, and bounds
+the folder's size. Where a compiler refuses our kernels, `auto` does without them.
 """
 
 import contextlib
@@ -14,16 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
-from jax._src import compilation_cache  # what tells how programs are compressed has no public name
+from jax._src import compilation_cache  # there is no public name for how programs are compressed
 
 from attention import mesh
 from attention.errors import UsageError
 from train.data.encodings import cache
 
 MOST = 2 * 10**9  # bytes in the folder
-WORTH = 0.1  # seconds of compilation above which a program is kept
-CHECKED = ".checked"  # written at the time of the last check
-ENTRIES = "*-cache"  # as JAX calls its files
+WORTH = 0.1  # a program that compiles in fewer seconds is not kept
+CHECKED = ".checked"  # a file whose time is that of the last check
+ENTRIES = "*-cache"  # JAX's files
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 KERNEL = re.compile(
     r"Mosaic failed|Scoped ?Vmem|space=vmem|mosaic_gpu|ptxas|tpu_custom_call|Pallas \w+ lowering", re.IGNORECASE
@@ -35,7 +35,7 @@ TILE = re.compile(r"Allocation \(size=(\d+)\) would exceed memory \(size=(\d+)\)
 
 
 def keep_programs() -> None:
-    """Makes JAX keep compiled programs in `compiled` of the cache folder, unless JAX's settings say otherwise.
+    """Makes JAX keep compiled programs in the cache folder's `compiled`, unless JAX's settings say otherwise.
 
     JAX_COMPILATION_CACHE_DIR names another folder and leaves everything to JAX; JAX_ENABLE_COMPILATION_CACHE=false
     turns the cache off. If the folder cannot be used, a line on stderr says so, and the program goes on.
@@ -51,7 +51,7 @@ def keep_programs() -> None:
             f"Compiled programs cannot be kept in {folder} ({error.strerror}); starting takes longer.", file=sys.stderr
         )
         return
-    # If the folder fails later, programs are compiled anew, and JAX would warn of each.
+    # If the folder fails later, programs are compiled again, and JAX would warn about each.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
@@ -59,7 +59,7 @@ def keep_programs() -> None:
 
 
 def tidy(folder: Path, most: int = MOST) -> None:
-    """Removes programs that were damaged since the last call, and the oldest where the folder is too large.
+    """Removes programs that were damaged since the last call, and the oldest if the folder is too large.
 
     JAX ignores a damaged program but never replaces it, so every process would compile it again.
     """
@@ -69,7 +69,7 @@ def tidy(folder: Path, most: int = MOST) -> None:
     os.utime(mark, (started, started))
     sizes: dict[Path, tuple[float, int]] = {}
     for path in folder.glob(ENTRIES):
-        with contextlib.suppress(FileNotFoundError):  # another process tidies too
+        with contextlib.suppress(FileNotFoundError):  # another process may tidy too
             status = path.stat()
             if status.st_mtime >= before and _damaged(path):
                 path.unlink()
@@ -87,7 +87,7 @@ def _damaged(path: Path) -> bool:
     """Tells whether JAX cannot decompress a program."""
     try:
         compilation_cache.decompress_executable(path.read_bytes())
-    except Exception:  # each library that it may use raises errors of its own
+    except Exception:  # each compression library raises errors of its own
         return True
     return False
 
@@ -98,7 +98,7 @@ class TooLarge(UsageError):
     Attributes:
       used: The bytes that it would take.
       limit: The bytes that the device has for it.
-      more: Whether what it is given, such as a state, comes on top of `used`.
+      more: Whether its arguments, such as a state, come on top of `used`.
     """
 
     def __init__(self, used: float, limit: float, more: bool = False):
@@ -107,7 +107,7 @@ class TooLarge(UsageError):
 
 
 def explain(error: BaseException) -> None:
-    """Raises the sentence for an error of a compiler, if there is one; a `TooLarge` where a program does not fit."""
+    """Raises a UsageError for a known error of a compiler: `TooLarge` if a program does not fit."""
     text = str(error)
     if NO_CUDA.search(text):
         raise UsageError(
@@ -128,7 +128,7 @@ def explain(error: BaseException) -> None:
 
 
 def refused_kernel(error: BaseException) -> str:
-    """Finds the reason why a compiler refuses a Pallas kernel; '' if the error is another one."""
+    """Finds the reason for which a compiler refuses a Pallas kernel; '' if the error is another one."""
     text = str(error)
     if not KERNEL.search(text) or NO_CUDA.search(text):
         return ""
@@ -141,9 +141,9 @@ def refused_kernel(error: BaseException) -> str:
 
 
 def compiled(lower: Callable[[], jax.stages.Lowered]) -> jax.stages.Compiled:
-    """Compiles what `lower` traces anew; a kernel that `auto` chose and the compiler refuses is left out, saying so.
+    """Compiles what `lower` traces. If the compiler refuses a kernel that `auto` chose, says so and does without it.
 
-    Such kernels are left out in the whole process from then on. See `explain` for what it raises.
+    From then on, the whole process leaves such kernels out. See `explain` for the errors.
     """
     try:
         return lower().compile()

@@ -1,4 +1,4 @@
-"""Where the batches of a training come from: made by the host, or gathered on the devices, where all data lie."""
+"""Feeds of training batches: made by the host, or gathered by the devices, which then hold all data."""
 
 import contextlib
 from collections.abc import Mapping
@@ -16,17 +16,17 @@ from train.mesh.replicas import Replicas
 from train.step import Batch
 
 Rows = dict[str, jax.Array]
-PART = 1 / 8  # of a device's memory that data may take
+PART = 1 / 8  # the part of a device's memory that data may take
 
 
 class HostFeed(contextlib.AbstractContextManager):
     """The batches of all replicas, made by the host, one step a call.
 
     Attributes:
-      name: What a run's checkpoints call it.
-      most: How many steps a call of the compiled program may take; its arrays have so many rows.
-      arrays: What all steps share, on the devices.
-      remarks: What a run says of them before its first step.
+      name: The feed's name in a run's checkpoints.
+      most: The most steps of one call of the compiled program; its arrays have as many rows.
+      arrays: The arrays on the devices that all steps share.
+      remarks: Lines to print before the first step.
     """
 
     name, most = "host", 1
@@ -37,10 +37,10 @@ class HostFeed(contextlib.AbstractContextManager):
         share = jax.process_index(), jax.process_count()
         streams = [examples.train_batches(seed, *share) for seed in replicas.seeds]
         self._batches = pipeline.stacked(streams) if replicas.front else streams[0]
-        self._next = 0  # the step that the stream stands at
+        self._next = 0  # the step of the stream's next batch
 
     def take(self, first: int, count: int) -> tuple[Rows, np.ndarray]:
-        """Gives what the step `first` needs, `(1, ...)`, and its examples' indices, `(1, ..., B)`; `count` is 1."""
+        """Gives the rows of the step `first`, `(1, ...)`, and its examples' indices, `(1, ..., B)`; `count` is 1."""
         if first != self._next:
             self._batches.set_state({"taken": first})
         batch = next(self._batches)
@@ -58,7 +58,7 @@ class HostFeed(contextlib.AbstractContextManager):
 
 
 class DeviceFeed(contextlib.AbstractContextManager):
-    """The same, gathered by the devices from all examples, which lie there whole; many steps a call."""
+    """The same batches, gathered by the devices, each of which holds all examples; many steps a call."""
 
     name, most, remarks = "devices", 128, ()
 
@@ -67,7 +67,7 @@ class DeviceFeed(contextlib.AbstractContextManager):
         self.arrays = placed(resident, replicas.mesh)
 
     def take(self, first: int, count: int) -> tuple[Rows, np.ndarray]:
-        """Gives what the steps from `first` on need, `(most, ...)`, and their examples' indices, `(count, ..., B)`."""
+        """Gives the rows of `count` steps from `first` on, `(most, ...)`, and the indices of examples `(count, ..., B)`."""
         share = jax.process_index(), jax.process_count()
         of_seed = {seed: self._resident.feed(seed, first, count, *share) for seed in self._replicas.seeds}
         feeds = [of_seed[seed] for seed in self._replicas.seeds]
@@ -87,7 +87,7 @@ Feed = HostFeed | DeviceFeed
 
 
 def placed(resident: Resident | ResidentEvaluation, mesh: Mesh) -> dict[str, jax.Array]:
-    """Puts the arrays of resident data on every device whole."""
+    """Puts the whole arrays of resident data on every device."""
     whole = NamedSharding(mesh, P())
     return {
         name: jax.make_array_from_process_local_data(whole, array, array.shape)
@@ -96,9 +96,9 @@ def placed(resident: Resident | ResidentEvaluation, mesh: Mesh) -> dict[str, jax
 
 
 def why_host(examples: Examples, mesh: Mesh, training: bool = True) -> str:
-    """Says why batches of a split are made by the host, in words that follow "because"; '' where the devices can.
+    """Says why the host makes a split's batches, in words that follow "because"; '' if the devices can.
 
-    Their data may take a share of `PART` of each device.
+    The data may take `PART` of each device's memory.
     """
     if sharding.context(mesh) > 1:
         return "mesh.context splits their tokens"
@@ -108,7 +108,7 @@ def why_host(examples: Examples, mesh: Mesh, training: bool = True) -> str:
 
 
 def of(replicas: Replicas, examples: Examples, name: str) -> Feed:
-    """Opens the batches of a training; `name` is the place that the run has chosen before, or ''."""
+    """Opens the feed of a training; `name` is the feed that the run has used before, or ''."""
     reason = "" if name == DeviceFeed.name else why_host(examples, replicas.mesh)
     if name == HostFeed.name or reason:
         return HostFeed(replicas, examples, reason)

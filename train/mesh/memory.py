@@ -1,4 +1,4 @@
-"""The memory that a training state takes on each device, from shapes and shardings alone."""
+"""The memory that a training state takes on each device, computed from shapes and shardings alone."""
 
 import math
 import re
@@ -14,14 +14,14 @@ from models.files import memory as machine
 from train.state import TrainState
 
 PREFIXES = ("", "k", "M", "G", "T", "P", "E")
-MEMINFO, COMPILING = Path("/proc/meminfo"), 3 * 10**9  # bytes that compiling for a pod of 256 chips took at most
-LISTED = 3  # how many arrays that are whole on every device are named
+MEMINFO, COMPILING = Path("/proc/meminfo"), 3 * 10**9  # the most bytes that compiling for 256 chips has taken
+LISTED = 3  # the number of unsplit arrays that a line names
 
 
 def check(state: Any, batch: int, sizes: Mapping[str, int], mesh: Mesh) -> None:
-    """Refuses a state and the largest batch, in bytes, that do not fit on a device, whatever else a run needs.
+    """Refuses a state and the largest batch, in bytes, that alone do not fit on a device.
 
-    The config's fields that decide the sizes are named in the message.
+    The message names the config's fields that decide the `sizes`.
     """
     available = limit(mesh)
     needed = {"parameters and optimizer": bytes_a_device(state), "a batch": -(-batch // mesh.size)}
@@ -35,13 +35,13 @@ def check(state: Any, batch: int, sizes: Mapping[str, int], mesh: Mesh) -> None:
 
 
 def limit(mesh: Mesh) -> int:
-    """Gives the bytes of memory of each device; CPU devices share those of the machine."""
+    """Gives the bytes of each device's memory; CPU devices share the machine's."""
     local = mesh.local_devices
     return (local[0].memory_stats() or {}).get("bytes_limit") or machine() // len(local)
 
 
 def check_compiling() -> None:
-    """Refuses to compile for a described device where this machine has too little free memory."""
+    """Refuses to compile for a described device if this machine has too little free memory."""
     try:
         free = int(re.search(r"MemAvailable:\s+(\d+) kB", MEMINFO.read_text())[1]) * 1024
     except (OSError, TypeError):  # not on Linux: the compiler finds out
@@ -54,7 +54,7 @@ def check_compiling() -> None:
 
 
 def lines(state: TrainState, mesh: Mesh) -> Iterator[str]:
-    """Yields the lines about memory in the header of a run; `state` may be shapes with their shardings."""
+    """Yields the lines about memory in a run's header; `state` may be shapes with shardings."""
     yield "Memory a device: " + ", ".join(f"{name} {scaled(size, 'B')}" for name, size in parts(state).items())
     whole = replicated(state.params)
     if mesh.size > 1 and whole:
@@ -64,7 +64,7 @@ def lines(state: TrainState, mesh: Mesh) -> Iterator[str]:
 
 
 def parts(state: TrainState) -> dict[str, int]:
-    """Counts the bytes of a state on one device, by what they hold."""
+    """Counts the bytes of a state's parts on one device."""
     trees = {"parameters": state.params, "optimizer": state.opt_state, "moving average": state.ema}
     return {name: bytes_a_device(part) for name, part in trees.items() if jax.tree.leaves(part)}
 
@@ -75,7 +75,7 @@ def bytes_a_device(tree: Any) -> int:
 
 
 def replicated(tree: Any) -> dict[str, int]:
-    """Counts the bytes of the arrays that no axis of the mesh splits, by path, the largest first."""
+    """Counts the bytes of each array that the mesh does not split, by path, the largest first."""
     sizes = {
         jax.tree_util.keystr(path, simple=True, separator="/"): x.size * x.dtype.itemsize
         for path, x in jax.tree_util.tree_leaves_with_path(tree)

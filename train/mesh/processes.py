@@ -1,7 +1,7 @@
 """Several processes as one program: how they find one another, agree, and fail together.
 
-They agree over JAX's coordination service, a small store of keys and values in the first process. It needs no devices,
-so a process may fail before it has any, and the others learn why.
+They agree through JAX's coordination service, a small store of keys and values in the first process. It needs no
+devices, so if a process fails before it has any, the others learn why.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ from train import cli
 from train.data import packages
 
 FLAGS = ("--coordinator", "--num-processes", "--process-id")
-HEARTBEAT = 30  # seconds of silence after which a process counts as dead, and the others end
-JOINING = 300  # seconds until all processes must have come
+HEARTBEAT = 30  # seconds of silence after which a process counts as dead and the others end
+JOINING = 300  # seconds within which all processes must have joined
 FOREVER = 7 * 24 * 3600 * 1000  # milliseconds; waits end when a process dies, not by the clock
 _SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 _rounds = itertools.count()
 
 
 class SharedError(UsageError):
-    """A mistake that all processes raise alike and that the first one reports."""
+    """A mistake that all processes raise and that the first one reports."""
 
 
 def join(arguments: Sequence[str]) -> list[str]:
-    """Joins the other processes where flags or a scheduler say so, and gives the arguments without `FLAGS`.
+    """Joins the other processes if flags or a scheduler say so; returns the arguments without `FLAGS`.
 
     It must be called before JAX looks for devices.
     """
@@ -57,17 +57,17 @@ def join(arguments: Sequence[str]) -> list[str]:
 def in_cluster(environment: Mapping[str, str]) -> bool:
     """Tells whether a scheduler has started this process as one of several, which JAX finds by itself."""
     if all(name in environment for name in _SLURM):
-        # An interactive shell in a job of many tasks is a step of one task, but SLURM_NTASKS counts the job's tasks.
+        # An interactive shell in a job of many tasks is a step with one task, but SLURM_NTASKS counts the job's tasks.
         return int(environment.get("SLURM_STEP_NUM_TASKS", environment["SLURM_NTASKS"])) > 1
     if "OMPI_MCA_orte_hnp_uri" in environment:
         return int(environment["OMPI_COMM_WORLD_SIZE"]) > 1
     if "TPU_WORKER_HOSTNAMES" in environment or "TPU_PROCESS_ADDRESSES" in environment:
         return "," in environment.get("TPU_PROCESS_ADDRESSES", environment.get("TPU_WORKER_HOSTNAMES", ""))
     if "KUBERNETES_SERVICE_HOST" in environment and "JOB_COMPLETION_INDEX" in environment:
-        return packages.is_installed("kubernetes")  # JAX needs it; without it the pods of a job may be separate runs
+        return packages.is_installed("kubernetes")  # which JAX needs; without it the pods may be separate runs
     if not packages.is_installed("libtpu"):
         return False
-    from jax._src.clusters import GceTpuCluster  # of machines of a Cloud TPU slice, which may have only one
+    from jax._src.clusters import GceTpuCluster  # the machines of a Cloud TPU slice, perhaps only one
 
     return GceTpuCluster.is_env_present()
 
@@ -97,7 +97,7 @@ def _checked(pairs: Sequence[tuple[str, str | None]]) -> tuple[str, int, int]:
 
 
 def _initialize(**where: object) -> None:
-    # After its own, longer wait JAX would end the process with a C++ stack trace.
+    # JAX's own wait is longer, and would end the process with a C++ stack trace.
     late = threading.Timer(JOINING, _end_late)
     late.daemon = True
     late.start()
@@ -113,8 +113,8 @@ def _initialize(**where: object) -> None:
 
 def _end_late() -> None:
     print(
-        f"error: After {JOINING} s not all processes have come; start as many as are announced, each with a number of "
-        "its own, and check that they reach the first one's port.",
+        f"error: After {JOINING} s not all processes have joined; start as many as --num-processes says, each with a "
+        "number of its own, and check that they reach the first one's port.",
         file=sys.stderr,
         flush=True,
     )
@@ -123,10 +123,9 @@ def _end_late() -> None:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Makes an error in one process an error in all, that of the first process that failed.
+    """Turns a mistake in one process into a `SharedError` in all, with the sentence of the first that failed.
 
-    All processes must enter such contexts in the same order. They raise a `SharedError`; a single process raises its
-    error unchanged.
+    All processes must enter such contexts in the same order. A process that is alone raises its error unchanged.
     """
     if _jax.global_state.num_processes == 1:
         yield
@@ -145,7 +144,7 @@ def together() -> Iterator[None]:
 
 
 def exchange(value: Any) -> list[Any]:
-    """Gives the JSON values of all processes, in their order; waits for all of them."""
+    """Returns the JSON values of all processes, in order; waits for all of them."""
     here = _jax.global_state
     if here.num_processes == 1:
         return [value]
@@ -156,19 +155,19 @@ def exchange(value: Any) -> list[Any]:
 
 
 def of_first(value: Any) -> Any:
-    """Gives the first process's JSON value; waits for all processes."""
+    """Returns the first process's JSON value; waits for all processes."""
     return exchange(value if is_first() else None)[0]
 
 
 @contextlib.contextmanager
 def ending_alone() -> Iterator[None]:
-    """Ends one process of several at once when it fails, since the others wait for it while it would wait for them.
+    """Ends a process that fails alone at once, since the others would wait for it and it for them.
 
-    The others notice its lost connection or missing heartbeat. Errors that all processes raise alike pass through.
+    The others notice its lost connection or missing heartbeat. Errors that all processes raise pass through.
     """
     try:
         yield
-    except (SharedError, FloatingPointError, SystemExit):  # every process sees the same loss
+    except (SharedError, FloatingPointError, SystemExit):  # all processes see the same loss
         raise
     except BaseException as error:
         if _jax.global_state.num_processes == 1:
@@ -177,7 +176,7 @@ def ending_alone() -> Iterator[None]:
             cli.mistake(str(error))
         elif isinstance(error, jax.errors.JaxRuntimeError):
             line = str(error).strip().splitlines()[0].rstrip(".")
-            cli.mistake(f"{line}; perhaps another process has ended: see what it says.")
+            cli.mistake(f"{line}; perhaps another process has ended: see its output.")
         else:
             traceback.print_exception(error)
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The compiled calls of a training: many steps in one, with the number of steps, keys and rates as arguments."""
+"""The compiled program of a training: many steps a call, with the number of steps, keys and rates as arguments."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ from train.optimizer import Rates
 from train.state import TrainState
 from train.step import Step, step_key
 
-Report = dict[str, Any]  # of each step of a call, `(most, ...)`; see `Step`
+Report = dict[str, Any]  # the reports of a call's steps, `(most, ...)`; see `Step`
 
 
 class StepProgram:
     """The training steps of all replicas, compiled once for each shape of batches.
 
-    One program serves every seed, rate and length, and every number of steps in a call, so a step gives the same bits
-    however calls are cut. The learning rate rises for `warmup` steps of the `total`.
+    One program serves every seed, rate, length and number of steps in a call, so a step gives the same bits however
+    calls are cut. The learning rate rises for `warmup` of the `total` steps.
     """
 
     def __init__(self, step: Step, replicas: Replicas, feed: Feed, warmup: int, total: int):
@@ -34,26 +34,28 @@ class StepProgram:
         self._compiled: dict[tuple, Any] = {}
 
     def is_compiled(self, rows: Rows) -> bool:
-        """Tells whether there is a program for such batches."""
+        """Tells whether there is a program for batches of these shapes."""
         return _shapes(rows) in self._compiled
 
     def compile(self, state: TrainState, rows: Rows) -> jax.stages.Compiled:
-        """Compiles for such a state and such batches, or their shapes; see `compilation.compiled`."""
+        """Compiles for the shapes of a state and batches; see `compilation.compiled`."""
         compiled = self._compiled[_shapes(rows)] = compilation.compiled(lambda: self.lower(state, rows))
         return compiled
 
     def lower(self, state: TrainState, rows: Rows) -> jax.stages.Lowered:
-        """Lowers the program for arrays or their shapes."""
+        """Lowers the program for the shapes of a state and batches."""
         shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
 
-        def call(state: TrainState, *others: Any) -> tuple[TrainState, Report]:  # new each time, so that it is traced
+        def call(
+            state: TrainState, *others: Any
+        ) -> tuple[TrainState, Report]:  # a new function each time, so that it is traced
             return self._call(state, *others)
 
         call = jax.jit(call, donate_argnums=0, out_shardings=(shardings, None))
         return call.lower(state, self._feed.arrays, rows, jnp.int32(1), self._of_each)
 
     def __call__(self, state: TrainState, rows: Rows, count: int) -> tuple[TrainState, Report]:
-        """Takes `count` steps, without waiting for them; the state's memory is reused."""
+        """Takes `count` steps without waiting for the result; reuses the state's memory."""
         return self._compiled[_shapes(rows)](state, self._feed.arrays, rows, jnp.int32(count), self._of_each)
 
     def _call(

@@ -1,6 +1,6 @@
 """Replicas: several seeds and learning rates of one config in one program, stacked and taken apart here.
 
-With one replica nothing is stacked and nothing is mapped.
+With one replica, nothing is stacked or mapped.
 """
 
 import functools
@@ -24,10 +24,10 @@ from train.step import Batch
 class Replicas:
     """The seeds and learning rates that are trained together, and the devices that hold each.
 
-    If the mesh has a data axis alone, and it divides the number of replicas, it splits them: every device trains its
-    replicas without communication. Otherwise the mesh splits every batch, as it does for one replica.
+    If the mesh has only a data axis, whose size divides the number of replicas, it splits them: every device trains its
+    own replicas without communication. Otherwise the mesh splits every batch, as for one replica.
 
-    Every seed is trained with each of the rates, the highest of the schedule; where they do not matter, they are any.
+    Every seed is trained with each of the rates, the schedule's highest; evaluation ignores them.
 
     Attributes:
       front: The leading axis of every stacked array; () for one replica.
@@ -58,7 +58,7 @@ class Replicas:
     def __len__(self) -> int:
         return len(self._seeds) * len(self._rates)
 
-    @functools.cached_property  # since there may be asked for more than fit
+    @functools.cached_property  # not in the constructor: the number may be far too large
     def seeds(self) -> list[int]:
         """The seed of each replica."""
         return [*self._seeds] * len(self._rates)
@@ -69,7 +69,7 @@ class Replicas:
         return [rate for rate in self._rates for _ in self._seeds]
 
     def remarks(self) -> list[str]:
-        """Says in a run's header which replicas there are; nothing for one."""
+        """Writes the header's line about replicas; none for one replica."""
         if not self.front:
             return []
         rates = ", ".join(f"{rate:g}" for rate in self._rates)
@@ -88,24 +88,24 @@ class Replicas:
         return {"replica": replica} if self.front else {}
 
     def split(self, tree: Any, axis: int = 0) -> list[Any]:
-        """Takes a tree on the host apart, which is stacked along an axis."""
+        """Splits a tree on the host that is stacked along an axis."""
         if not self.front:
             return [tree]
         return [jax.tree.map(lambda x, r=r: np.take(x, r, axis), tree) for r in range(len(self))]
 
     def stack(self, trees: Sequence[Any]) -> Any:
-        """Stacks the trees of all replicas, sharded as a state is; `unstack` takes them apart."""
+        """Stacks all replicas' trees, sharded like a state; `unstack` is its inverse."""
         if not self.front:
             return trees[0]
         return jax.device_put(jax.tree.map(lambda *x: jnp.stack(x), *trees), self.shardings(trees[0]))
 
     def arguments(self, of_one: Callable[[int], Any]) -> Any:
-        """Stacks what a compiled step takes of each replica, such as its key."""
+        """Stacks what a compiled step takes from each replica, such as its key."""
         trees = [of_one(replica) for replica in range(len(self))]
         return jax.tree.map(lambda *x: jnp.stack(x), *trees) if self.front else jax.tree.map(jnp.asarray, trees[0])
 
     def over(self, function: Callable, *stacked: bool) -> Callable:
-        """Maps a function of one replica over all; they share the arguments that are not `stacked`."""
+        """Maps a function of one replica over all of them; arguments that are not `stacked` are shared."""
         if not self.front:
             return function
         mapped = jax.vmap(function, in_axes=tuple(0 if axis else None for axis in stacked), axis_name=REPLICAS)
@@ -117,12 +117,12 @@ class Replicas:
         )
 
     def shardings(self, one: Any) -> Any:
-        """Gives the shardings of a tree of all replicas, from the shapes of one replica's tree."""
+        """Finds the shardings of all replicas' stacked tree from the shapes of one replica's."""
         alone = sharding.state_shardings(one, self.mesh)
         return jax.tree.map(lambda leaf: NamedSharding(self.mesh, P(*self.front_spec, *leaf.spec)), alone)
 
     def abstract(self, one: Any) -> Any:
-        """Gives shapes, dtypes and shardings of a tree of all replicas, from the shapes of one replica's tree."""
+        """Describes the shapes, dtypes and shardings of all replicas' stacked tree from the shapes of one replica's."""
         return jax.tree.map(
             lambda leaf, split: jax.ShapeDtypeStruct((*self.front, *leaf.shape), leaf.dtype, sharding=split),
             one,
@@ -130,7 +130,7 @@ class Replicas:
         )
 
     def one(self, params: Params, replica: int) -> Params:
-        """Takes out one replica's parameters, sharded as a run of that replica alone would have them."""
+        """Takes out one replica's parameters, sharded as in a run of one replica."""
         if not self.front:
             return params
         taken = _taken(params, replica)
@@ -141,9 +141,9 @@ class Replicas:
         return (self.one(params, replica) for replica in range(len(self)))
 
     def to_devices(self, batch: dict[str, np.ndarray], stacked: bool, steps: bool = False) -> Batch:
-        """Makes global arrays of this process's part of a batch.
+        """Makes global arrays from this process's part of a batch.
 
-        It is `stacked` where it has a part for each replica; others are shared by all. `steps` tells of a leading axis.
+        A `stacked` batch has a part for each replica; others are shared. With `steps`, steps are the leading axis.
         """
         spec = P(*self.front_spec, self.batch_axes) if stacked else P(self.batch_axes)
         return sharding.to_devices(batch, self.mesh, P(None, *spec) if steps else spec)

@@ -1,7 +1,7 @@
-"""Checkpoints with Orbax: they are written asynchronously, the newest and the best are kept, damaged ones are skipped.
+"""Checkpoints with Orbax: written asynchronously; the newest and the best are kept, and damaged ones are skipped.
 
-Orbax writes `<step>.orbax-checkpoint-tmp` and renames it once it is complete, so a folder named by a step was complete
-once. Later damage is noticed by `train.run.digest`.
+Orbax writes `<step>.orbax-checkpoint-tmp` and renames it when it is complete, so a folder named by a step was complete
+once. `train.run.digest` notices later damage.
 """
 
 import contextlib
@@ -28,15 +28,15 @@ from train.state import Params, TrainState
 from train.step import NonFiniteError
 
 FOLDER = "checkpoints"
-PARAMS, AVERAGED = "params", "ema"  # the parts of a state that are evaluated
+PARAMS, AVERAGED = "params", "ema"  # the parts of a state that can be evaluated
 _STEP = re.compile(r"0|[1-9]\d*")
 _UNFINISHED = ".orbax-checkpoint-tmp"
-_METADATA = "_CHECKPOINT_METADATA"  # Orbax's file, which every checkpoint has
+_METADATA = "_CHECKPOINT_METADATA"  # a file of Orbax's that every checkpoint has
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL}  # the system's errors for missing files
 
 
 class Checkpoints(contextlib.AbstractContextManager):
-    """The checkpoints of a work directory, in `checkpoints/<step>`, of which the newest `keep` stay, and the best.
+    """The checkpoints of a work directory, in `checkpoints/<step>`; the newest `keep` and the best stay.
 
     A context manager that finishes what it is writing.
     """
@@ -48,18 +48,18 @@ class Checkpoints(contextlib.AbstractContextManager):
             raise UsageError(f"Checkpoints need a folder whose name is in UTF-8; rename {self._directory}.")
         self._folder = self._directory / FOLDER
         self._keep, self._best = keep, frozenset[int]()
-        self._writing: Any = None  # Orbax's response, and the step
+        self._writing: tuple[Any, int] | None = None  # Orbax's response, and the step
 
     def __exit__(self, kind: type | None, *exception: object) -> None:
         try:
             self.wait()
         except UsageError:
-            if kind is None:  # else the error that ended the run is the one to report
+            if kind is None:  # else the error that ended the run is reported
                 raise
 
     @contextlib.contextmanager
     def telling_of_a_full_disk(self, step: int | None = None) -> Iterator[None]:
-        """Turns the error of a full disk into a UsageError; what was written of the checkpoint of `step` is removed."""
+        """Turns the error of a full disk into a UsageError, and removes the unfinished checkpoint of `step`."""
         try:
             yield
         except Exception as error:
@@ -78,22 +78,22 @@ class Checkpoints(contextlib.AbstractContextManager):
         return [step for step in self._numbered() if (self._folder / str(step) / _METADATA).is_file()]
 
     def kept(self) -> str:
-        """Says what a run can continue from."""
+        """Says in words which checkpoint a run can continue from."""
         last = max(filter(self._resumes, self.steps()), default=0)
         return f"the last good checkpoint is step {last}" if last else "no checkpoint was saved yet"
 
     def last_good(self) -> str:
-        """Says the same once what is being written is on disk; all processes must call it."""
+        """Finishes what is being written, then says what `kept` says; all processes must call it."""
         self.wait()
         return self.kept()
 
     def save(self, step: int, tree: Any, progress: dict[str, Any] | None, best: Iterable[int]) -> None:
-        """Starts writing a checkpoint, unless a number is not finite, which raises a NonFiniteError.
+        """Starts writing a checkpoint; raises a NonFiniteError if a number is not finite.
 
         Args:
           step: The number of steps taken.
-          tree: The state, or what is evaluated of it; see `evaluated`.
-          progress: What the run continues with, as plain JSON values; None where it cannot, with what is evaluated.
+          tree: The state, or the part of it that is evaluated; see `evaluated`.
+          progress: What the run continues with besides the state, as JSON values; None for a part of the state.
           best: The best steps so far, which are kept.
         """
         last = self.last_good()
@@ -110,7 +110,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             self._writing = ocp.save_async(path, tree, custom_metadata=digest.seal(content)), step
 
     def wait(self) -> None:
-        """Waits until the checkpoint is on disk, then removes those that need not be kept."""
+        """Waits until the checkpoint is on disk, then removes those that are no longer needed."""
         if self._writing:
             (response, step), self._writing = self._writing, None
             with self.telling_of_a_full_disk(step):
@@ -120,10 +120,10 @@ class Checkpoints(contextlib.AbstractContextManager):
             self._remove(set(steps) - set(resuming[-self._keep :]) - self._best)
 
     def restore(self, abstract: TrainState) -> tuple[int, TrainState, dict[str, Any]] | None:
-        """Reads the newest checkpoint that a run can continue from, if any was written: step, state and progress.
+        """Reads the newest checkpoint that a run can continue from: step, state and progress; None if there is none.
 
-        Newer checkpoints that are damaged are moved to `damaged/`, and a line is printed for each; newer best steps are
-        removed, since the run comes to them again. Where all are damaged, the run is refused.
+        Newer checkpoints that are damaged are moved to `damaged/`, with a printed line for each; newer best steps are
+        removed, since the run will reach them again. If all are damaged, it raises a UsageError.
         """
         damaged: dict[int, digest.DamagedError] = {}
         self._tidy()
@@ -146,17 +146,17 @@ class Checkpoints(contextlib.AbstractContextManager):
         return None
 
     def clear(self) -> None:
-        """Removes all checkpoints, of which none can be continued from."""
+        """Removes all checkpoints."""
         self._remove(self._numbered())
 
     def load_params(self, step: int, abstract: Params, averaged: bool) -> Params:
-        """Loads the parameters of one of `steps`, or their moving average, without the optimizer's state."""
+        """Loads only the parameters of one of `steps`, or only their moving average."""
         name = AVERAGED if averaged else PARAMS
         with self._telling_of_damage(step):
             return self._read(step, {name: abstract}, partial=True)[0][name]
 
     def load_evaluated(self, step: int) -> dict[str, Params]:
-        """Loads the parameters of one step, their moving average, or both, whichever it has, onto the CPU."""
+        """Loads onto the CPU the parameters of a step, their moving average, or both, whichever it has."""
         here = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
         with self._telling_of_damage(step):
             describe = functools.partial(jax.ShapeDtypeStruct, sharding=here)
@@ -164,18 +164,18 @@ class Checkpoints(contextlib.AbstractContextManager):
             return self._read(step, abstract, partial=True)[0]
 
     def shapes(self, step: int) -> dict[str, tuple[int, ...]]:
-        """Lists the shape of every parameter of one step by its path; nothing is loaded."""
+        """Lists the shape of every parameter of a step by its path, without loading it."""
         with self._telling_of_damage(step):
-            params, *_ = self._parts(step).values()  # a best step may have the average alone
+            params, *_ = self._parts(step).values()  # a best step may have only the average
             return {path: tuple(leaf.shape) for path, leaf in flatten_dict(params, sep="/").items()}
 
     def _parts(self, step: int) -> dict[str, Any]:
-        """Describes the arrays of one step that are evaluated."""
+        """Describes the arrays of a step that can be evaluated."""
         there = ocp.metadata(self._folder / str(step)).metadata
         return {name: there[name] for name in (PARAMS, AVERAGED) if there.get(name)}
 
     def choose(self, step: str, replica: int) -> int:
-        """Finds the step that a user writes as `last`, `best`, which is the replica's, or a number."""
+        """Finds the step that a user writes as `last`, as `best`, the replica's, or as a number."""
         steps = self.steps()
         if not steps:
             raise UsageError(f"{self._directory} has no checkpoint yet.")
@@ -198,22 +198,22 @@ class Checkpoints(contextlib.AbstractContextManager):
             ) from error
 
     def _resumes(self, step: int) -> bool:
-        """Tells whether a run can continue from a checkpoint; one that cannot be read is found out in reading it."""
+        """Tells whether a run can continue from a checkpoint; one that cannot be read here counts, and fails later."""
         try:
             sealed = ocp.checkpointables_metadata(self._folder / str(step)).custom_metadata
             return digest.unseal(sealed)["progress"] is not None
-        except Exception:  # as in `_read`, which says what is wrong
+        except Exception:  # `_read` will say what is wrong
             return True
 
     def _numbered(self) -> list[int]:
-        """Lists the steps that a folder is named by, in order, even where its checkpoint is incomplete."""
+        """Lists the steps that have a folder, in order, even if its checkpoint is incomplete."""
         if not self._folder.is_dir():
             return []
         return sorted(int(path.name) for path in self._folder.iterdir() if _STEP.fullmatch(path.name) and path.is_dir())
 
     def _read(self, step: int, abstract: Any, partial: bool = False) -> tuple[Any, dict[str, Any]]:
-        """Reads state and content; all processes fail where one of them cannot read the checkpoint."""
-        path, read, failure = self._folder / str(step), None, None
+        """Reads state and content; if one process cannot read the checkpoint, all fail."""
+        path, tree, content, failure = self._folder / str(step), None, {}, None
         _ignore_late_callbacks()
         try:
             content = digest.unseal(ocp.checkpointables_metadata(path).custom_metadata)
@@ -224,33 +224,33 @@ class Checkpoints(contextlib.AbstractContextManager):
             if content["step"] != step:
                 raise digest.DamagedError(f"it is of step {content['step']}, though its folder is named {step}")
             with _reading(partial):
-                read = ocp.load(path, abstract), content
+                tree = ocp.load(path, abstract)
         except Exception as error:
             if isinstance(error, UsageError) and not isinstance(error, digest.DamagedError):
-                raise  # all processes do
+                raise  # in all processes alike
             failure = {"says": _first_line(error), "damage": _is_damage(error)}
         failures = [failed for failed in processes.exchange(failure) if failed]
         for failed in failures:
             if not failed["damage"]:
                 raise UsageError(
-                    f"The checkpoint of step {step} cannot be read now ({failed['says']}), though it may be whole; "
-                    "mend that, and run the same command again."
+                    f"The checkpoint of step {step} cannot be read now ({failed['says']}), but it may be whole; fix "
+                    "that, and run the same command again."
                 )
         if failures:
             raise digest.DamagedError(failures[0]["says"])
-        digest.verify(read[0], read[1]["digests"])
-        return read
+        digest.verify(tree, content["digests"])
+        return tree, content
 
     def _tidy(self) -> None:
-        """Removes the unfinished checkpoints of killed processes; refuses files that have the name of a checkpoint."""
+        """Removes unfinished checkpoints of killed processes; refuses files that are named like a checkpoint."""
         for path in self._folder.iterdir() if self._folder.is_dir() else ():
             if _STEP.fullmatch(path.name) and not path.is_dir():
-                raise UsageError(f"{path} is a file, and a checkpoint of that name is a folder; move it elsewhere.")
+                raise UsageError(f"{path} is a file, but a checkpoint of that name is a folder; move it elsewhere.")
             if path.name.endswith(_UNFINISHED) and processes.is_first():
                 shutil.rmtree(path, ignore_errors=True)
 
     def _remove(self, steps: Iterable[int]) -> None:
-        """Removes checkpoints. Each is renamed first, so that none is ever incomplete."""
+        """Removes checkpoints. Each is renamed first, so that no folder named by a step is ever incomplete."""
         for step in steps if processes.is_first() else ():
             path = self._folder / str(step)
             shutil.rmtree(path.rename(path.with_name(path.name + _UNFINISHED)), ignore_errors=True)
@@ -258,7 +258,7 @@ class Checkpoints(contextlib.AbstractContextManager):
     def _set_aside(self, damaged: dict[int, digest.DamagedError]) -> None:
         if processes.is_first():
             for step, error in damaged.items():
-                print(f"Checkpoint {step} is damaged ({error}); moved to damaged/, the one before is used.")
+                print(f"Checkpoint {step} is damaged ({error}); moved to damaged/; an earlier one is used.")
                 target = self._directory / "damaged"
                 target.mkdir(exist_ok=True)
                 shutil.rmtree(target / str(step), ignore_errors=True)
@@ -266,7 +266,7 @@ class Checkpoints(contextlib.AbstractContextManager):
 
 
 def _rmtree(folder: Path) -> None:
-    """Removes a folder that threads may still write to for a moment."""
+    """Removes a folder to which threads may still write for a moment."""
     for _ in range(20):
         shutil.rmtree(folder, ignore_errors=True)
         time.sleep(0.1)
@@ -275,17 +275,17 @@ def _rmtree(folder: Path) -> None:
 
 
 def evaluated(state: TrainState) -> dict[str, Params]:
-    """Takes what is evaluated of a state, as `load_params` finds it."""
+    """Takes the part of a state that is evaluated, under the name by which `load_params` finds it."""
     return {AVERAGED: state.ema} if state.ema else {PARAMS: state.params}
 
 
 def has_checkpoints(directory: Path) -> bool:
-    """Tells whether a work directory has something that a run can perhaps continue from."""
+    """Tells whether a work directory has anything that is named like a checkpoint."""
     return any(_STEP.fullmatch(path.name) for path in (directory / FOLDER).glob("*"))
 
 
 def _reading(partial: bool) -> ocp.Context:
-    """Makes a context that loads without Orbax's barriers: no process may wait for one that cannot read."""
+    """Makes a context that loads without Orbax's barriers, since no process may wait for one that cannot read."""
     context = ocp.Context()
     context.pytree.loading.partial_load = partial
     context.multiprocessing.primary_host = jax.process_index()
@@ -302,7 +302,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _is_damage(error: BaseException | None) -> bool:
-    """Tells whether an error means damage; errors of memory, disk or network leave the checkpoint as it was."""
+    """Tells whether an error means damage; errors of memory, disk or network do not."""
     while error is not None:
         passing = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
         if passing or files.error_number(error) not in (None, *_NOT_THERE):
@@ -313,7 +313,7 @@ def _is_damage(error: BaseException | None) -> bool:
 
 @functools.cache
 def _ignore_late_callbacks() -> None:
-    """Hides errors of reads that were under way when a load failed and that report to its closed event loop."""
+    """Hides errors of unfinished reads of a failed load, which report to its closed event loop."""
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     before = sys.unraisablehook
 

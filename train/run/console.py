@@ -1,7 +1,7 @@
 """The command `attention-bench`: every program by a short name, from any folder.
 
 A program starts as `python -m` would start it, but Python does not look for it in the current folder, where a user's
-own `train.py` or `models/` would stand in for ours.
+own `train.py` or `models/` would hide ours.
 """
 
 import ast
@@ -19,7 +19,7 @@ from train import cli
 from train.cli import terminal
 
 NAME = "attention-bench"
-COMMAND = "ATTENTION_BENCH_COMMAND"  # what a user types to continue, where another program started this process
+COMMAND = "ATTENTION_BENCH_COMMAND"  # what to type to continue, if another program started this process
 PROGRAMS = {
     "train": "train.main",
     "sweep": "train.sweep",
@@ -38,19 +38,19 @@ PROGRAMS = {
 
 
 def command(module: str) -> list[str]:
-    """Names what starts a program in a new process, which finds it where this process would."""
+    """Makes the command that starts a program in a new process, which finds it where this process would."""
     here = sys.path[:1] in ([""], [os.getcwd()])
     return [sys.executable, *([] if here else ["-P"]), "-m", module]
 
 
 def typed(module: str, arguments: Sequence[str], *more: str) -> str:
-    """Repeats the command line of this process, a `module` with `arguments`, and `more` in place of a --workdir."""
+    """Repeats this process's command line, of a `module` with `arguments`, with `more` in place of --workdir."""
     _, rest = cli.taken(arguments, "--workdir".__eq__)
     return shlex.join([*_start(module, len(arguments)), *rest, *more])
 
 
 def _start(module: str, arguments: int) -> list[str]:
-    """Finds what stands in front of so many arguments on the command line of this process."""
+    """Finds what precedes the last so many arguments on this process's command line."""
     start = sys.orig_argv[: len(sys.orig_argv) - arguments]
     if start[-2:] == ["-m", module]:
         return start
@@ -60,7 +60,7 @@ def _start(module: str, arguments: int) -> list[str]:
 
 
 def main() -> int:
-    """Runs the program that the command line names; alone, or with --help, it lists them all."""
+    """Runs the program that the command line names; without one, or with --help, lists all of them."""
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("--help", "-h"):
         return cli.run(lambda: print(listing()))
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def listing() -> str:
-    """Lists the commands with the purpose of each, which is the first sentence of its module."""
+    """Lists the commands, each with its purpose, the first paragraph of its module's docstring."""
     lines = [line for name in PROGRAMS for line in terminal.row(name, _purpose(PROGRAMS[name]), 14, terminal.COLUMNS)]
     usage = terminal.block("Usage", [f"{NAME} COMMAND [flags]", f"{NAME} COMMAND --help"])
     return f"{usage}\n\n{terminal.block('Commands', lines)}"

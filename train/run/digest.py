@@ -1,4 +1,4 @@
-"""Digests, which show whether a checkpoint was read bit for bit as it was written; Orbax does not check the bytes."""
+"""Digests that show whether a checkpoint was read bit for bit as it was written, which Orbax does not check."""
 
 import hashlib
 import json
@@ -19,17 +19,17 @@ class DamagedError(UsageError):
 
 @jax.jit
 def is_finite(x: Shaped[Array, "..."]) -> Bool[Array, ""]:
-    """Tells whether all numbers of an array are finite; what is no floating-point number is."""
+    """Tells whether all numbers of an array are finite; only floating-point numbers may not be."""
     return jnp.isfinite(x).all() if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.array(True)
 
 
 @jax.jit
 def digest(x: Shaped[Array, "..."]) -> UInt32[Array, ""]:
-    """Sums, modulo 2**32, a hash of each 32-bit word with its place in the array.
+    """Sums, modulo 2**32, a hash of each 32-bit word and its place in the array.
 
-    A sum of integers does not depend on the order, so it is the same on any mesh and in any number of processes. The
-    hash is a bijection of the word, so a change within one word is always noticed; any other change goes unnoticed
-    once in 2**32 times.
+    A sum of integers does not depend on the order, so it is the same on any mesh and with any number of processes. The
+    hash is a bijection of the word, so a change within one word is always noticed; any other change goes unnoticed once
+    in 2**32 times.
     """
     words = _words(x)
     place = jnp.zeros(words.shape, jnp.uint32)
@@ -40,39 +40,39 @@ def digest(x: Shaped[Array, "..."]) -> UInt32[Array, ""]:
 
 
 def digests(tree: Any) -> dict[str, int]:
-    """Digests every array of a tree, by its path such as `params/head/kernel`."""
+    """Digests every array of a tree, by its path, such as `params/head/kernel`."""
     return {name: int(value) for name, value in _of_leaves(digest, tree)}
 
 
 def not_finite(tree: Any) -> list[str]:
-    """Names the arrays of a tree that have a number that is not finite, by their paths."""
+    """Lists the paths of a tree's arrays in which a number is not finite."""
     return [name for name, finite in _of_leaves(is_finite, tree) if not finite]
 
 
 def _of_leaves(function: Callable[[jax.Array], jax.Array], tree: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the path of every array with a number on the host.
+    """Yields the path of every array and, on the host, the function's value.
 
-    One after another, since many programs on all devices at once would deadlock where the devices are threads of a CPU
-    with fewer cores.
+    They are computed one by one, since many programs on all devices at once would deadlock where the devices are
+    threads of a CPU with fewer cores.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         yield jax.tree_util.keystr(path, simple=True, separator="/"), jax.device_get(function(leaf))
 
 
 def verify(tree: Any, written: Mapping[str, int]) -> None:
-    """Raises DamagedError where the digest of an array differs from the one that was written."""
+    """Raises DamagedError if the digest of an array differs from the one that was written."""
     changed = [name for name, value in digests(tree).items() if written.get(name) != value]
     if changed:
         raise DamagedError(f"{len(changed)} arrays are not as they were written, such as {changed[0]}")
 
 
 def seal(content: dict[str, Any]) -> dict[str, Any]:
-    """Puts JSON values beside their checksum, for `unseal`."""
+    """Adds a checksum to JSON values, for `unseal`."""
     return {"content": content, "sha256": _sha256(content)}
 
 
 def unseal(sealed: Any) -> dict[str, Any]:
-    """Takes out what `seal` was given; raises DamagedError where it has changed since."""
+    """Returns what `seal` was given; raises DamagedError if it has changed since."""
     if not isinstance(sealed, Mapping) or sealed.get("sha256") != _sha256(sealed.get("content")):
         raise DamagedError("the metadata are not as they were written")
     return sealed["content"]
@@ -93,7 +93,7 @@ def _words(x: jax.Array) -> jax.Array:
 
 
 def _mix(word: jax.Array) -> jax.Array:
-    """The finaliser of MurmurHash3."""
+    """Hashes words with the finaliser of MurmurHash3."""
     word = (word ^ (word >> 16)) * jnp.uint32(0x85EBCA6B)
     word = (word ^ (word >> 13)) * jnp.uint32(0xC2B2AE35)
     return word ^ (word >> 16)

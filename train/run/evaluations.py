@@ -1,4 +1,4 @@
-"""Evaluation: every example of a split counts once, without dropout, and keeps its own numbers."""
+"""Evaluation, without dropout: every example of a split counts once and keeps its own numbers."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -18,34 +18,36 @@ from train.state import Params
 from train.step import Batch
 from train.tasks.task import Task
 
-EXAMPLES = "test_examples.npz"  # in a work directory
+EXAMPLES = "test_examples.npz"  # a file of the work directory
 Metrics = dict[str, float]
-OfExamples = Mapping[str, np.ndarray]  # the sums of each example, (n,), `weight` and `index` among them
+OfExamples = Mapping[str, np.ndarray]  # each example's sums `(n,)`, with `weight` and `index`
 
 
 class Measured(NamedTuple):
-    """What a replica's evaluation found: metrics of the split, and numbers of each example in order."""
+    """A replica's evaluation: the metrics of the split, and the numbers of each example, in order."""
 
     metrics: Metrics
     examples: OfExamples
 
 
 class Evaluator:
-    """Measures splits of a task, each time with the same compiled programs.
+    """Measures a task's splits, each time with the same compiled programs.
 
-    Where a split's data fit on the devices, they stay there, and one call measures all of it.
+    If a split's data fit on the devices, they stay there, and one call measures them all.
     """
 
     def __init__(self, task: Task, replicas: Replicas):
         self._task, self._replicas = task, replicas
         self._compiled: dict[tuple, jax.stages.Compiled] = {}
-        self._held: dict[str, tuple[ResidentEvaluation, Batch, Batch]] = {}  # a split's data, and rows of all batches
+        self._held: dict[
+            str, tuple[ResidentEvaluation, Batch, Batch]
+        ] = {}  # a split's data, and the rows of all batches
 
     def __call__(self, split: str, params: Params) -> tuple[list[Measured], float]:
-        """Measures a split with every replica's parameters; tells how many of the task's units were measured a second.
+        """Measures a split with every replica's parameters; returns the speed too, in the task's units a second.
 
-        Metrics are sums over all examples, divided once. The task may add others, such as scores of the texts that the
-        model writes. The time of those scores and of compiling does not count.
+        Metrics are sums over all examples, divided once. The task may add others, such as scores of texts that the
+        model writes. The speed leaves out the time of these and of compiling.
         """
         task, replicas, clock = self._task, self._replicas, Clock()
         on_devices = split in self._held or not feeds.why_host(task.sources[split], replicas.mesh, training=False)
@@ -59,7 +61,7 @@ class Evaluator:
         return measured, units / clock.seconds
 
     def _in_one_call(self, split: str, params: Params, clock: Clock) -> dict[str, np.ndarray]:
-        """Measures each example of a split whose data are on the devices, `(..., n)`."""
+        """Measures each example of a split that is kept on the devices, `(..., n)`."""
         if split not in self._held:
             resident = ResidentEvaluation(self._task.sources[split])
             rows = resident.feed(jax.process_index(), jax.process_count())
@@ -69,8 +71,8 @@ class Evaluator:
         resident, arrays, rows = self._held[split]
 
         def measure(params: Params, arrays: Batch, rows: Batch) -> Batch:
-            of_each = jax.lax.map(lambda row: self._measures(params, resident.batch(arrays, row)), rows)
-            return jax.tree.map(jnp.ravel, of_each)
+            batches = jax.lax.map(lambda row: self._measures(params, resident.batch(arrays, row)), rows)
+            return jax.tree.map(jnp.ravel, batches)
 
         found = jax.device_get(self._call(clock, split, measure, params, arrays, rows))
         clock.lap(0)
@@ -83,7 +85,7 @@ class Evaluator:
             for batch in batches:
                 placed = self._replicas.to_devices(batch, stacked=False)
                 parts.append(self._call(clock, "", self._measures, params, placed))
-                jax.block_until_ready(parts[-2:-1])  # one batch waits on the devices while one is computed
+                jax.block_until_ready(parts[-2:-1])  # so that at most one more batch waits on the devices
         parts = jax.device_get(parts)
         clock.lap(0)
         return {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
@@ -92,8 +94,8 @@ class Evaluator:
         return self._task.measures(params, batch, None) | {"index": batch["index"]}
 
     def _call(self, clock: Clock, name: str, function: Callable[..., Batch], params: Params, *shared: Batch) -> Batch:
-        """Starts to compute a function of every replica's parameters, and compiles it first where that is needed."""
-        shapes = (name, *((name, of.shape) for tree in shared for name, of in sorted(tree.items())))
+        """Starts to compute a function of every replica's parameters; compiles it first if needed."""
+        shapes = (name, *((key, x.shape) for tree in shared for key, x in sorted(tree.items())))
         if shapes not in self._compiled:
             clock.lap(0)
             whole = NamedSharding(self._replicas.mesh, PartitionSpec())
@@ -108,14 +110,14 @@ class Evaluator:
 
 
 def _in_order(examples: dict[str, np.ndarray]) -> OfExamples:
-    """Sorts examples by their index, without those that fill a batch."""
+    """Sorts examples by their index, without those that pad a batch."""
     order = np.argsort(examples["index"], kind="stable")
     order = order[examples["index"][order] >= 0]
     return {name: values[order] for name, values in examples.items()}
 
 
 def write_examples(directory: Path, tested: Mapping[str, list[OfExamples]]) -> None:
-    """Writes what R replicas measured of each test example by `last` and `best`: `last/loss (R, n)` and so on."""
+    """Writes R replicas' numbers of each test example at the `last` and `best` step: `last/loss (R, n)` and so on."""
     arrays = {"index": next(iter(tested.values()))[0]["index"]}
     for when, replicas in tested.items():
         for name in replicas[0].keys() - {"index"}:

@@ -17,8 +17,8 @@ from train import cli
 class Interrupts(contextlib.ExitStack):
     """A context manager that handles signals; its `stop_after` says when to save and stop.
 
-    Any of several processes may get the signal. They agree by JAX's preemption service, which has installed a handler
-    of SIGTERM in C, invisible to Python; our handler calls it, for SIGINT too.
+    Any of several processes may get the signal. They agree through JAX's preemption service, which has installed a
+    handler of SIGTERM in C, invisible to Python; our handler calls it, for SIGINT too.
     """
 
     def __init__(self):
@@ -52,7 +52,7 @@ class Interrupts(contextlib.ExitStack):
 
 @functools.cache
 def _handler_in_c(number: int) -> Callable[[int], None] | None:
-    """Removes the C handler of a signal from the process and gives it; None where there was none."""
+    """Removes a signal's C handler from the process and returns it; None if there was none."""
     libc = ctypes.CDLL(None)
     libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
     address = libc.signal(number, int(signal.SIG_DFL))

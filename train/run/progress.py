@@ -1,4 +1,4 @@
-"""Progress: the clock, running averages, what is known of each replica, and how it is read."""
+"""Progress: the clock, running averages, each replica's life, and texts of numbers and durations."""
 
 import math
 import time
@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 DIVERGED, PATIENCE = "diverged", "patience"  # why a replica ended before the others
-Numbers = Mapping[str, Any]  # of each step of a call
+Numbers = Mapping[str, Any]  # the report of a call, with a number for each step
 
 
 class Clock:
     """Counts the seconds of training alone: compilation, evaluation and checkpoints do not count.
 
     Attributes:
-      seconds: Those of the run, restarts included.
-      units: The examples or tokens of those seconds.
+      seconds: The run's seconds, restarts included.
+      units: The examples or tokens trained in those seconds.
     """
 
     def __init__(self, saved: Mapping[str, float] | None = None):
@@ -27,7 +27,7 @@ class Clock:
         self._born = time.monotonic()
 
     def lap(self, units: int, steps: int = 1) -> None:
-        """Adds the time since the last call, in which steps took `units` examples or tokens together."""
+        """Adds the time since the last call, in which `steps` steps took `units` examples or tokens."""
         now = time.perf_counter()
         self.seconds += now - self._last
         self.units += units
@@ -35,7 +35,7 @@ class Clock:
         self._last = now
 
     def skip(self) -> None:
-        """Leaves out the time since the last lap, which was not training."""
+        """Leaves out the time since the last lap."""
         self._last = time.perf_counter()
 
     @property
@@ -45,12 +45,12 @@ class Clock:
 
     @property
     def wall(self) -> float:
-        """Seconds that the run's processes have run, with all that `seconds` leaves out."""
+        """Seconds that the run's processes have run, including all that `seconds` leaves out."""
         return self._wall_before + time.monotonic() - self._born
 
     @property
     def per_second(self) -> float:
-        """Examples or tokens a second, over the whole run, restarts included."""
+        """Examples or tokens a second over the whole run, restarts included."""
         return self.units / self.seconds if self.seconds else 0.0
 
     @property
@@ -60,14 +60,14 @@ class Clock:
 
 
 class Averages(Counter):
-    """Training metrics since they were last taken, as sums on the host that are divided once; `dict` copies them."""
+    """Sums of training metrics on the host since they were last taken; they are divided once."""
 
     def add(self, numbers: Numbers, count: int) -> None:
-        """Adds the first `count` steps of a call's report, one after another, so that calls may be cut anywhere."""
+        """Adds a report's first `count` steps one by one, so that the sums do not depend on how calls are cut."""
         if not count:
             return
         added = numbers["sums"] | {"gradient_norm": numbers["gradient_norm"]}
-        if not added.keys() <= self.keys():  # there are no sums yet, or those of a version with other metrics
+        if not added.keys() <= self.keys():  # no sums yet, or those of a version with other metrics
             self.clear()
         for name, values in added.items():
             for value in values[:count].tolist():
@@ -76,7 +76,7 @@ class Averages(Counter):
         self["learning_rate"] = float(numbers["learning_rate"][count - 1])
 
     def take(self) -> dict[str, float]:
-        """Divides, and starts anew; the learning rate is the latest."""
+        """Returns the averages, with the latest learning rate, and starts anew."""
         sums = dict(self)
         self.clear()
         steps, rate = sums.pop("steps"), sums.pop("learning_rate")
@@ -90,8 +90,8 @@ class Life:
     Attributes:
       averages: The averages since the last line of the record.
       epoch: The averages of the epoch so far.
-      best: Its best step, with the value that decides, the greater the better; of equally good steps, the last.
-      waited: How many validations have passed without a better value.
+      best: The best step and its deciding value, the greater the better; of equally good steps, the last.
+      waited: The number of validations since the last better value.
       ended: Why and after which step it ended before the run did; {} while it is trained.
     """
 
@@ -102,21 +102,21 @@ class Life:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """What a checkpoint keeps, copied, since it is written while training goes on."""
+        """A copy of the values that a checkpoint keeps, since training goes on while it is written."""
         return vars(self) | {"averages": dict(self.averages), "epoch": dict(self.epoch)}
 
     def revive(self, patience: int) -> None:
-        """Lets a life go on whose patience had ended, and is longer now."""
+        """Lets a life that ran out of patience go on if patience is longer now."""
         if self.ended.get("why") == PATIENCE and not 0 < patience <= self.waited:
             self.ended = {}
 
     def add(self, before: int, count: int, numbers: Numbers, index: np.ndarray) -> list[float]:
-        """Counts the steps of a call, and gives each one's plain loss; the first that was not taken ends this life.
+        """Counts a call's steps, and returns the plain loss of each; the first that was not taken ends this life.
 
         Args:
-          before: The steps before the call.
-          count: The steps of the call.
-          numbers: The report of the call, from `Step`, each number `(most,)` or more.
+          before: The number of steps before the call.
+          count: The number of steps of the call.
+          numbers: The call's report, from `Step`, each number `(most,)` or more.
           index: The indices of each step's examples, `(count, B)`.
         """
         taken = numbers["taken"][:count]
@@ -136,7 +136,7 @@ class Life:
         return (sums.get("plain_loss", sums["loss"])[:good] / sums["weight"][:good]).tolist()
 
     def validated(self, step: int, value: float, patience: int) -> bool:
-        """Takes a validation's value; tells whether the step is the best so far. Patience may end this life."""
+        """Notes a validation's value; tells whether the step is the best so far. Lost patience ends this life."""
         improved = value >= self.best["value"]
         self.waited = 0 if value > self.best["value"] else self.waited + 1
         if improved:
@@ -149,7 +149,7 @@ class Life:
 def averages(sums: dict[str, Any]) -> dict[str, float]:
     """Divides every sum by the sum `weight`.
 
-    The `loss` is that of plain targets, as validation has it; what is minimised instead, if it is another, is called
+    The `loss` is that of plain targets, as in validation; with smoothed targets, the minimised loss is called
     `smoothed_loss`.
     """
     weight = float(sums["weight"])

@@ -1,4 +1,4 @@
-"""The record of a run: lines of metrics in `metrics.jsonl` and for other loggers, and their means on the screen."""
+"""The record of a run: lines of metrics in `metrics.jsonl` and other loggers, and their means on the screen."""
 
 import contextlib
 import dataclasses
@@ -26,14 +26,14 @@ from train.run.progress import Clock, duration_text, numbers_text
 from train.run.results import Metrics
 from train.setup import Setup
 
-SILENCE = 60.0  # seconds without output after which a log without a terminal gets a line of progress
+SILENCE = 60.0  # seconds without output after which a log gets a line of progress
 
 
 class Record:
-    """The file `metrics.jsonl` of a work directory, with one JSON object a line and each step of a split once.
+    """The file `metrics.jsonl` of a work directory: one JSON object a line, and each step of a split once.
 
-    Whatever was written after the `size` bytes that belong to the restored checkpoint is cut off, and so is an
-    incomplete line. A record of fewer bytes is refused.
+    What was written after the `size` bytes that belong to the restored checkpoint is cut off, and so is an incomplete
+    line. A shorter file is refused.
     """
 
     def __init__(self, workdir: Path, size: int):
@@ -54,7 +54,7 @@ class Record:
         self._file.flush()
 
     def sync(self) -> int:
-        """Flushes the file to disk, and gives its size in bytes."""
+        """Flushes the file to disk, and returns its size in bytes."""
         os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
@@ -65,35 +65,35 @@ class Record:
 
 
 def set_aside(workdir: Path) -> list[str]:
-    """Keeps the record of a run that has no checkpoint to continue from, and gives what to say of it.
+    """Sets aside the record of a run that has no checkpoint to continue from, and returns remarks on it.
 
-    Of several such records the longest is kept, since all are of one config and seed. A run that has finished is
-    refused, since starting again would take its result away.
+    Of several such records the longest is kept, since all have the same config and seed. A finished run is refused,
+    since starting again would remove its result.
     """
     record, kept, result = (workdir / name for name in ("metrics.jsonl", "metrics.old.jsonl", "result.json"))
     if result.exists():
         raise UsageError(
-            f"{workdir} holds a finished run whose checkpoints are gone, so nothing can continue; choose another "
+            f"{workdir} holds a finished run whose checkpoints are gone, so it cannot continue; choose another "
             f"--workdir, or remove {result} to train it again."
         )
     if not record.is_file() or b"\n" not in record.read_bytes():
         return []
     if not kept.exists() or kept.stat().st_size < record.stat().st_size:
         record.replace(kept)
-    return [f"There is a record but no checkpoint, so the run starts again; what it had recorded is in {kept}."]
+    return [f"There is a record but no checkpoint, so the run starts again; its former record is in {kept}."]
 
 
 def numbers(line: dict[str, Any]) -> dict[str, float]:
-    """Names the numbers of a line `split/name`, or `split/name/replica_2` where they are a replica's."""
-    whose = f"/replica_{line['replica']}" if "replica" in line else ""
-    left = {name: value for name, value in line.items() if name not in ("step", "split", "replica")}
-    return {f"{line['split']}/{name}{whose}": value for name, value in left.items()}
+    """Names a line's numbers `split/name`, or `split/name/replica_2` if it is of one of several replicas."""
+    replica = f"/replica_{line['replica']}" if "replica" in line else ""
+    omitted = ("step", "split", "replica")
+    return {f"{line['split']}/{name}{replica}": value for name, value in line.items() if name not in omitted}
 
 
 class TensorBoard:
     """TensorBoard events of the same numbers, written synchronously, since tensorboardX's thread would lose errors.
 
-    Events of an earlier process that are later than `step`, the restored one, are hidden.
+    An earlier process's events after `step`, the restored one, are hidden.
     """
 
     def __init__(self, workdir: Path, step: int):
@@ -107,7 +107,7 @@ class TensorBoard:
         self._events.flush()
 
     def write(self, line: dict[str, Any]) -> None:
-        """Adds every number of a line; see `numbers`."""
+        """Adds all `numbers` of a line."""
         from tensorboardX.summary import scalar
 
         for name, value in numbers(line).items():
@@ -126,9 +126,9 @@ class TensorBoard:
 
 
 class Logger:
-    """A logger that `train.loggers` names, which is any program: its errors end no run, and the first of them is said.
+    """A logger that `train.loggers` names; only its first error is reported, and none ends the run.
 
-    The name is one of `TRACKERS`, or `module:function`, which gives an object with `write(line)` and `close()`.
+    The name is one of `TRACKERS`, or `module:function`, which returns an object with `write(line)` and `close()`.
     """
 
     def __init__(self, name: str, directory: Path, config: Any, say: Callable[[str], None]):
@@ -136,11 +136,11 @@ class Logger:
         self._logger = _started(name, directory, config)
 
     def write(self, line: dict[str, Any]) -> None:
-        """Gives it a line of `metrics.jsonl`: `step`, `split`, perhaps `replica`, and numbers by name."""
+        """Passes on a line of `metrics.jsonl`: `step`, `split`, perhaps `replica`, and numbers by name."""
         self._attempt(self._logger.write, line)
 
     def close(self) -> None:
-        """Ends the log; the process may go on."""
+        """Ends the log."""
         self._attempt(self._logger.close)
 
     def _attempt(self, method: Callable[..., object], *arguments: object) -> None:
@@ -156,9 +156,9 @@ class Logger:
 
 
 def _tracked(tracker: str, directory: Path, config: dict[str, Any]) -> Any:
-    """Starts a run of Weights & Biases or of Trackio, which a run that continues continues.
+    """Starts a run of Weights & Biases or Trackio in the project $WANDB_PROJECT or $TRACKIO_PROJECT.
 
-    The project is $WANDB_PROJECT or $TRACKIO_PROJECT.
+    A run that continues continues its run there too.
     """
     module = _imported(tracker, f"pip install {tracker}")
     project = os.environ.get(f"{tracker.upper()}_PROJECT", "attention-bench")
@@ -168,7 +168,7 @@ def _tracked(tracker: str, directory: Path, config: dict[str, Any]) -> Any:
     identity, name = kept.read_text(encoding="utf-8"), directory.name
     own = {
         "wandb": {"name": name, "id": identity, "dir": str(directory)},
-        "trackio": {"name": f"{name}-{identity}"},  # by which it knows a run
+        "trackio": {"name": f"{name}-{identity}"},  # which identifies a run
     }
     run = module.init(project=project, config=config, resume="allow", **own[tracker])
     return SimpleNamespace(write=lambda line: run.log(numbers(line), step=line["step"]), close=run.finish)
@@ -180,14 +180,14 @@ def _started(name: str, directory: Path, config: Any) -> Any:
         logger = make(directory, dataclasses.asdict(config))
     except UsageError:
         raise
-    except Exception as error:  # it is any program
+    except Exception as error:  # of any kind, since it is any program
         raise UsageError(
-            f"train.loggers={name!r} cannot start ({type(error).__name__}: {brief(error)}); mend that (for wandb: "
+            f"train.loggers={name!r} cannot start ({type(error).__name__}: {brief(error)}); fix that (for wandb: "
             "`wandb login`, or WANDB_MODE=offline), or leave it out."
         ) from error
     if not all(callable(getattr(logger, method, None)) for method in ("write", "close")):
         raise UsageError(
-            f"train.loggers={name!r} returns {logger!r}, which has no methods write and close; return a logger, or "
+            f"train.loggers={name!r} returns {logger!r}, which lacks a method write or close; return a logger, or "
             "leave it out."
         )
     return logger
@@ -204,7 +204,7 @@ def _function(name: str) -> Callable[[Path, dict[str, Any]], Any]:
 def _imported(module: str, remedy: str) -> Any:
     try:
         return importlib.import_module(module)
-    except Exception as error:  # it is any program
+    except Exception as error:  # of any kind, as above
         raise UsageError(
             f"train.loggers needs the module {module!r} ({type(error).__name__}: {brief(error)}): {remedy}, or leave "
             "it out."
@@ -214,11 +214,11 @@ def _imported(module: str, remedy: str) -> Any:
 class Recorder:
     """Writes a run's metrics to its files and to the screen, and counts its time; only the first process writes.
 
-    A terminal gets a bar, and a log gets a line where nothing else was printed for a minute. A run continues after
-    `step` steps with the `progress` of a checkpoint, {} for a new run.
+    A terminal gets a bar; a log gets a line when nothing else was printed for a minute. A run continues after `step`
+    steps with the `progress` in a checkpoint, {} for a new run.
 
     Attributes:
-      clock: The clock of the training.
+      clock: The training's clock.
       rate: The name of the throughput in the record.
     """
 
@@ -243,31 +243,29 @@ class Recorder:
         )
 
     def write(self, split: str, step: int, metrics: Mapping[int, Metrics], speed: float, shown: bool = True) -> None:
-        """Writes a line for each replica: metrics, seconds and throughput; if it is `shown`, their mean to the screen.
+        """Writes a line of metrics, seconds and throughput for each replica; if `shown`, their mean to the screen too.
 
-        The metrics are by the replica's number, and the speed is in examples or tokens a second.
+        The metrics are keyed by the replica's number; the speed is in examples or tokens a second.
         """
         timing = {"seconds": self.clock.seconds, self.rate: speed}
         for replica, found in metrics.items():
+            line = {"step": step, "split": split} | self._replicas.label(replica) | found | timing
             for file in self._files:
-                file.write({"step": step, "split": split} | self._replicas.label(replica) | found | timing)
+                file.write(line)
         if shown and metrics:
-            means = {
-                name: float(np.mean([of[name] for of in metrics.values()])) for name in next(iter(metrics.values()))
-            }
-            text = numbers_text(means | {self.rate: speed})
-            of = f", mean of {len(metrics)}" if self._replicas.front else ""
-            self.say(f"step {step}/{self._total} {split}{of}: {text}")
+            names, several = next(iter(metrics.values())), f", mean of {len(metrics)}" * bool(self._replicas.front)
+            means = {name: float(np.mean([found[name] for found in metrics.values()])) for name in names}
+            self.say(f"step {step}/{self._total} {split}{several}: {numbers_text(means | {self.rate: speed})}")
 
     def say(self, *lines: str) -> None:
-        """Prints lines that stay, wrapped at `terminal.COLUMNS`."""
+        """Prints lines above the bar, wrapped at `terminal.COLUMNS`."""
         for line in lines if self._active else ():
             self._bar.write(filled(line))
             sys.stdout.flush()
             self._said = time.monotonic()
 
     def compiling(self) -> None:
-        """Says that the next step is compiled first, which may take minutes; a log has it once."""
+        """Says that the next step is compiled first, which may take minutes; a log says it once."""
         if not self._bar.disable:
             self._bar.set_postfix_str("compiling")
         elif not self._compiles:
@@ -275,11 +273,11 @@ class Recorder:
         self._compiles = True
 
     def finish(self) -> None:
-        """Closes the bar; what is said from now on stands under its last line."""
+        """Closes the bar; later lines are printed below it."""
         self._bar.close()
 
     def advance(self, step: int, loss: float) -> None:
-        """Shows how far the run is."""
+        """Shows how far the run has come."""
         left = duration_text((self._total - step) * self.clock.pace)
         text = f"loss {loss:.4f}, {self.clock.per_second:,.4g} {self._unit}/s, {left} left"
         if not self._bar.disable:
@@ -289,11 +287,11 @@ class Recorder:
             self.say(f"step {step}/{self._total}: {text}")
 
     def progress(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the clock, and how many bytes of the record are on disk."""
+        """Collects what a checkpoint keeps: the clock's values and the bytes of the record on disk."""
         return {"clock": self.clock.saved, "record_size": self._files[0].sync() if self._active else 0}
 
     def close(self) -> None:
-        """Closes the bar, which stays on the screen, and the files."""
+        """Closes the bar and the files."""
         self.finish()
         for file in self._files:
             file.close()

@@ -1,4 +1,4 @@
-"""The report of a run before the first step and after the last."""
+"""What a run reports before its first step and after its last."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ from train.state import TrainState
 
 
 def outline(kind: str, setup: Setup, state: TrainState, fake: str = "") -> Iterator[str]:
-    """Yields lines about model, devices and memory of a run of a kind, such as `Training`; `state` may be shapes."""
+    """Yields lines about a run's model, devices and memory; `state` may be shapes."""
     about, mesh = setup.about, setup.replicas.mesh
     yield (
         f"{kind} {about['attention']}: {about['parameters']:,} parameters, "
@@ -44,7 +44,7 @@ def header(setup: Setup, state: TrainState) -> Iterator[str]:
 
 
 def sizes(setup: Setup) -> dict[str, int]:
-    """Counts the examples, as `result.json` has them; windows of running text are no examples of a test."""
+    """Counts the examples for `result.json`; windows of running text do not count as test examples."""
     task = setup.task
     tested = {} if task.unit == "tokens" else {"test_examples": task.eval_examples("test")}
     return {"train_examples": task.train_examples} | tested
@@ -53,9 +53,9 @@ def sizes(setup: Setup) -> dict[str, int]:
 def write(
     directory: Path, setup: Setup, recorder: Recorder, step: int, outcomes: Iterable[tuple[Life, Metrics, Metrics]]
 ) -> dict[str, Any]:
-    """Writes `result.json`, whose content it gives back, and `curves.png`, and prints a summary.
+    """Writes `result.json` and `curves.png`, prints a summary, and returns the content of `result.json`.
 
-    The outcomes are, of each replica, what is known of it, and its test metrics after the last and the best step.
+    Each replica's outcome is its life and its test metrics after the last and the best step.
     """
     task, replicas = setup.task, setup.replicas
     first, clock, early = processes.is_first(), recorder.clock, step < setup.timetable.total
@@ -71,7 +71,7 @@ def write(
         **workdir.peak_memory(),
         **workdir.environment(),
     }
-    record = files.read_record(directory) if first else []  # only the first process is sure to see all of it
+    record = files.read_record(directory) if first else []  # only the first process surely sees all of it
     found = [
         results.of_one(life, step, last, best, results.of_replica(record, replica), recorder.rate)
         for replica, (life, last, best) in enumerate(outcomes)
@@ -89,7 +89,7 @@ def write(
 
 
 def draw_curves(lines: list[dict[str, Any]], path: Path) -> None:
-    """Draws the metrics that training and validation share, a line for each replica, if a record has any."""
+    """Draws loss and accuracy on training and validation data, a line for each replica."""
     from matplotlib.figure import Figure
 
     splits = {split: [line for line in lines if line["split"] == split] for split in PARTS}

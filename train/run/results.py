@@ -1,4 +1,4 @@
-"""The results of a finished run, as `result.json` has them and as lines of text."""
+"""The results of a finished run, as the content of `result.json` and as lines of text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,14 +10,19 @@ from train.run.progress import DIVERGED, Life, duration_text, numbers_text
 
 Lines = list[dict[str, Any]]
 Metrics = dict[str, float]
-TIMES = ("final", "best")  # a result's metrics at the last and at the best step, each by split
+TIMES = ("final", "best")  # the metrics at the last and the best step, each by split
 
 
 def of_one(life: Life, step: int, last: Metrics, best: Metrics, lines: Lines, rate: str) -> dict[str, Any]:
     """Makes the result of one replica after the run's last `step`, without the entries that all share.
 
-    Its test metrics are those after its last and its best step, `lines` is its part of the record, and `rate` names the
-    throughput there.
+    Args:
+      life: The replica's life.
+      step: The run's last step.
+      last: The test metrics after the replica's last step.
+      best: The test metrics after its best step.
+      lines: Its part of the record.
+      rate: The name of the throughput there.
     """
 
     def at(step: int, test: Metrics) -> dict[str, Metrics]:
@@ -36,16 +41,16 @@ def of_one(life: Life, step: int, last: Metrics, best: Metrics, lines: Lines, ra
 
 
 def of_replica(lines: Lines, replica: int) -> Lines:
-    """Takes a replica's part of a record; a record without replicas belongs to replica 0."""
+    """Takes a replica's part of a record; lines without a replica belong to replica 0."""
     return [line for line in lines if line.get("replica", 0) == replica]
 
 
 def of_all(
     outcomes: Sequence[dict[str, Any]], seeds: Sequence[int], rates: Sequence[float], shared: dict[str, Any]
 ) -> dict[str, Any]:
-    """Makes the content of `result.json` of the result, seed and highest learning rate of each replica.
+    """Makes the content of `result.json` from each replica's result, seed and highest learning rate.
 
-    Of several it has the mean and standard deviation too, over those that did not diverge. All share the entries
+    Several replicas also have the mean and standard deviation over those that did not diverge. All share the entries
     `shared`, such as times and versions.
     """
     if len(outcomes) == 1:
@@ -65,7 +70,7 @@ def of_all(
 
 
 def _over(outcomes: Sequence[dict[str, Any]], statistic: Callable[[list[float]], float]) -> dict[str, Any]:
-    """Takes a statistic of each metric, in the splits that every replica has."""
+    """Computes a statistic of each metric in the splits that every replica has."""
     return {
         at: {
             split: {name: float(statistic([outcome[at][split][name] for outcome in outcomes])) for name in metrics}
@@ -77,7 +82,7 @@ def _over(outcomes: Sequence[dict[str, Any]], statistic: Callable[[list[float]],
 
 
 def lines_of(result: dict[str, Any], best: str) -> Iterator[str]:
-    """Yields a result as lines: test metrics at the last step and that of the best metric `best`, baselines, doubts."""
+    """Yields a result as lines: test metrics at the last and the best step, chosen by `best`, baselines, and doubts."""
     steps, trained = result["steps"], duration_text(result["seconds"])
     if "replicas" in result:
         final, chosen = (_spread_text(result, at) for at in TIMES)
@@ -88,7 +93,7 @@ def lines_of(result: dict[str, Any], best: str) -> Iterator[str]:
         final, chosen = (numbers_text(result[at]["test"]) for at in TIMES)
         where = f"step {result['best_step']}"
     yield f"Test at the last step ({steps}), after {trained} of training: {final}"
-    yield f"Test at {where}, of the best {best} on validation data: {chosen}"
+    yield f"Test at {where}, with the best {best} on validation data: {chosen}"
     if result["baselines"]:
         yield "Baselines on test: " + numbers_text(result["baselines"])
     test = result.get("mean", result)["best"]["test"]

@@ -1,4 +1,4 @@
-"""The life of a run in its work directory: it is restored, logs, evaluates, saves, and stops when it is asked to."""
+"""The life of a run in its work directory: it restores, logs, evaluates, saves, and stops when asked."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -25,11 +25,11 @@ CALL = 1.0  # seconds that a call of the program may take, so that signals are h
 
 
 class TrainingRun(contextlib.ExitStack):
-    """A training in its work directory, which is held by this process; a context manager.
+    """A training in its work directory, which this process holds; a context manager.
 
     Attributes:
-      step: How many steps have been taken.
-      feed: The name of the place where the batches come from, once a run has been started; see `train.mesh.feeds`.
+      step: The number of steps taken.
+      feed: The name of the feed that gives the batches; '' before the first start. See `train.mesh.feeds`.
       stopping: Whether a signal has asked the run to stop.
     """
 
@@ -43,12 +43,12 @@ class TrainingRun(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def hearing_signals(self) -> Iterator[None]:
-        """Lets signals ask the run to save and stop; outside, where nothing is left to save, they end the program."""
+        """Lets signals ask the run to save and stop; outside this context they end the program."""
         with Interrupts() as self._interrupts:
             yield
 
     def start(self, fresh: Callable[[], tuple[TrainState, str]]) -> TrainState:
-        """Restores the newest checkpoint, or starts with a fresh state and a remark on it."""
+        """Restores the newest checkpoint, or starts with what `fresh` makes: a state and a remark on it."""
         setup, total = self._setup, self._setup.timetable.total
         restored = self._checkpoints.restore(setup.replicas.abstract(setup.shapes))
         if restored:
@@ -61,7 +61,7 @@ class TrainingRun(contextlib.ExitStack):
         if self.step > total:
             raise UsageError(
                 f"{self._directory} has been trained for {self.step} steps, but train.length is {total} steps; give "
-                "as many, or another --workdir."
+                "at least as many, or another --workdir."
             )
         self.feed = progress.get("feed", "")
         self._lives = [Life(saved) for saved in progress.get("lives", [{}] * len(setup.replicas))]
@@ -83,32 +83,31 @@ class TrainingRun(contextlib.ExitStack):
 
     @property
     def count(self) -> int:
-        """How many steps the next call takes: at most to the next edge of the timetable, and about a second's."""
+        """The number of steps of the next call: up to the timetable's next edge, but not much more than a second's."""
         return min(self._setup.timetable.edge(self.step) - self.step, self._most)
 
     @contextlib.contextmanager
     def not_counted(self) -> Iterator[None]:
-        """Keeps the time of compiling apart from that of training, and says what takes so long."""
+        """Leaves the time of compiling out of the time of training, and says that the step is compiled."""
         self._read()
         self.recorder.compiling()
         yield
         self.recorder.clock.skip()
 
-    def took(self, count: int, reported: Any, index: np.ndarray) -> None:
+    def took(self, reported: Any, index: np.ndarray) -> None:
         """Takes the report of a call, which is still being computed, and reads the one before.
 
         Args:
-          count: The steps of the call.
-          reported: Its report; see `train.mesh.program`.
-          index: The indices of its examples, `(count, ..., B)`.
+          reported: The report; see `train.mesh.program`.
+          index: The indices of each step's examples, `(count, ..., B)`.
         """
         self._read()
-        before, self.step, self._calls = self.step, self.step + count, self._calls + 1
-        self._pending = lambda: self._account(before, count, jax.device_get(reported), index)
+        before, self.step, self._calls = self.step, self.step + len(index), self._calls + 1
+        self._pending = lambda: self._account(before, len(index), jax.device_get(reported), index)
         self.stopping = self._interrupts.stop_after(self._calls)
 
     def pause(self, state: TrainState) -> TrainState:
-        """Evaluates and saves where it is time, or where the run stops here."""
+        """Evaluates and saves where that is due or the run stops."""
         timetable = self._setup.timetable
         evaluates, saves = timetable.evaluates(self.step), timetable.saves(self.step)
         if not (self.stopping or evaluates or saves):
@@ -124,19 +123,19 @@ class TrainingRun(contextlib.ExitStack):
         return state
 
     def catch_up(self, state: TrainState) -> None:
-        """Measures validation data at the last step if that is still to do, as after `train.length` was lowered."""
+        """Evaluates after the last step if that has not been done, as when `train.length` was lowered."""
         done = self.step == self._setup.timetable.total and self._any_alive
         if done and not any(line["step"] == self.step for line in self._validations()):
             self._validate(state)
 
     def save(self, state: TrainState) -> None:
-        """Starts writing all that the run continues with."""
+        """Starts writing a checkpoint that the run can continue from."""
         self._read()
         progress = self.recorder.progress() | {"lives": [life.saved for life in self._lives], "feed": self.feed}
         self._checkpoints.save(self.step, state, progress, self._best)
 
     def end(self) -> bool:
-        """Finishes writing while signals are still heard; tells whether the run has come to its end."""
+        """Finishes writing while signals are still heard; tells whether the run has reached its end."""
         self._read()
         self.recorder.finish()
         self._checkpoints.wait()
@@ -146,7 +145,7 @@ class TrainingRun(contextlib.ExitStack):
         return finished
 
     def finish(self, state: TrainState) -> dict[str, Any]:
-        """Measures test data at the last and the best step, and writes the report; gives what `result.json` holds."""
+        """Measures test data at the last and the best step, and writes the report; returns `result.json`'s content."""
         last = self._write("test", self.step, state)
         params = self._best_params(state)
         best = last if params is None else self._measure("test", params)[0]
@@ -170,7 +169,7 @@ class TrainingRun(contextlib.ExitStack):
             pending()
 
     def _account(self, before: int, count: int, reported: Any, index: np.ndarray) -> None:
-        """Counts the steps of a call, and writes the lines of the record that are due after the last of them."""
+        """Counts a call's steps, and writes the lines of the record that are due after the last of them."""
         replicas, clock = self._setup.replicas, self.recorder.clock
         alive = [replica for replica, life in enumerate(self._lives) if not life.ended]
         numbers, indices = replicas.split(reported, axis=1), replicas.split(index, axis=1)
@@ -221,7 +220,7 @@ class TrainingRun(contextlib.ExitStack):
         return improved
 
     def _retired(self, state: TrainState) -> TrainState:
-        """Ends the replicas that are out of patience in the state too, and writes what they averaged since."""
+        """Stops in the state the replicas that have just run out of patience, and writes their last averages."""
         now = {r: life for r, life in enumerate(self._lives) if life.ended.get("step") == self.step}
         if not now:
             return state
@@ -230,12 +229,12 @@ class TrainingRun(contextlib.ExitStack):
         return self._with_the_living(state)
 
     def _with_the_living(self, state: TrainState) -> TrainState:
-        """Writes into the state which replicas go on."""
+        """Marks in the state which replicas go on."""
         alive = np.array([not life.ended for life in self._lives]).reshape(self._setup.replicas.front)
         return state.replace(alive=jax.device_put(alive, state.alive.sharding))
 
     def _value(self, metrics: dict[str, float]) -> float:
-        """Reads the metric that decides, negated where the lowest is best, so that a greater value is better."""
+        """Gives the deciding metric, negated where the lowest is best, so that a greater value is better."""
         task = self._setup.task
         return metrics[task.best] if task.best_is_highest else -metrics[task.best]
 
@@ -246,7 +245,7 @@ class TrainingRun(contextlib.ExitStack):
         return measured
 
     def _measure(self, split: str, params: Params) -> tuple[list[Measured], float]:
-        """Measures a split. A loss that is not finite is refused, or ends its replica where there are others."""
+        """Measures a split. A loss that is not finite ends its replica; if none is left, it raises NonFiniteError."""
         measured, speed = self._evaluator(split, params)
         for replica, (life, found) in enumerate(zip(self._lives, measured, strict=True)):
             loss = found.metrics["loss"]
@@ -262,17 +261,17 @@ class TrainingRun(contextlib.ExitStack):
 
     def _validations(self) -> results.Lines:
         """Reads the record's lines of validation data, in all processes."""
-        record = files.read_record(self._directory) if processes.is_first() else []  # only it is sure to see all lines
+        record = files.read_record(self._directory) if processes.is_first() else []  # only it surely sees all lines
         return processes.of_first([line for line in record if line["split"] == "validation"])
 
     def _best_params(self, state: TrainState) -> Params | None:
-        """Stacks each replica's parameters at its best step; None where that is the last step for all.
+        """Stacks each replica's parameters at its best step; None if the best step of all is the last.
 
-        Where a best step's checkpoint is damaged, the best of the other steps takes its place.
+        If the checkpoint of a best step is damaged, the best of the other steps replaces it.
         """
         params, replicas = state.averaged(), self._setup.replicas
         abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), params)
-        loaded, damaged = {self.step: params, 0: params}, set[int]()  # what diverged early has no best step
+        loaded, damaged = {self.step: params, 0: params}, set[int]()  # a replica that diverged early has no best step
         while missing := set(self._best) - loaded.keys():
             lost = min(missing)
             try:
@@ -285,7 +284,7 @@ class TrainingRun(contextlib.ExitStack):
         return replicas.stack([replicas.one(loaded[best], r) for r, best in enumerate(self._best)])
 
     def _replace(self, lost: int, remaining: set[int], error: digest.DamagedError) -> None:
-        """Replaces a lost best step by the best of the steps that are left."""
+        """Replaces a lost best step by the best of the remaining steps."""
         lines = [line for line in self._validations() if line["step"] in remaining]
         for replica, life in enumerate(self._lives):
             if life.best["step"] != lost:
@@ -293,6 +292,6 @@ class TrainingRun(contextlib.ExitStack):
             values = [{"step": line["step"], "value": self._value(line)} for line in results.of_replica(lines, replica)]
             life.best = max(values, key=lambda value: (value["value"], value["step"]))
             self.recorder.say(
-                f"{error} It was the best{self._setup.replicas.name(replica)}; the best that is left is step "
+                f"{error} It was the best{self._setup.replicas.name(replica)}; the best of the others is step "
                 f"{life.best['step']}."
             )

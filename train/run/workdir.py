@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import resource
 import secrets
 import subprocess
@@ -26,16 +27,16 @@ from train.loading.leaves import CHANGEABLE, completed, flatten
 from train.mesh import processes
 
 LOCK = ".lock"
-SHARED_WITHIN = 30.0  # seconds that a network's file system may take to show one machine what another has written
+SHARED_WITHIN = 30.0  # seconds that a network file system may take to show one machine what another has written
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 
 
 @contextlib.contextmanager
 def claimed(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> Iterator[None]:
-    """Holds the folder for this run; a second run in it is refused, so that their lines do not mix.
+    """Holds the folder for this run; a second process that trains in it is refused.
 
-    Creates the folder with `config.json`, or checks that an existing folder has the same run's; see `keep`. The texts
-    of `files`, such as `data.json`, must be the same in every start of the run, and in all of its processes.
+    Creates the folder with `config.json`, or checks that an existing folder belongs to the same run; see `keep`. The
+    texts of `files`, such as `data.json`, must be the same at every start of the run and in all of its processes.
     """
     with contextlib.ExitStack() as held:
         with processes.together():
@@ -46,7 +47,7 @@ def claimed(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> Ite
                     _create_or_check(workdir, config, files)
                     _lock(held.enter_context(open_regular(workdir / LOCK, "ab", buffering=0)), workdir, token)
                     for name, text in files.items():
-                        if not (workdir / name).exists():  # else `check_files` has found it to be the same
+                        if not (workdir / name).exists():  # else `check_files` has compared it
                             write_text(workdir / name, text)
         with processes.together():
             _check_shared(workdir, token)
@@ -72,7 +73,7 @@ def _create_or_check(workdir: Path, config: dict[str, Any], files: dict[str, str
         raise UsageError(f"{workdir} is not empty and holds no config.json; choose another --workdir.")
     else:
         workdir.mkdir(parents=True, exist_ok=True)
-        write_json(path, config)  # first, since it marks the folder as a run's even if the process is then killed
+        write_json(path, config)  # first, so that the folder is a run's even if the process is then killed
     (workdir / "checkpoints").mkdir(exist_ok=True)
 
 
@@ -89,7 +90,7 @@ def _lock(file: IO, workdir: Path, token: str) -> None:
 
 
 def keep(workdir: Path, config: dict[str, Any], finished: bool) -> None:
-    """Writes the config where it has changed, and removes the result of a run that is not `finished`, but continues."""
+    """Writes the config if it has changed, and removes the result of a run that is not `finished` but continues."""
     if processes.is_first():
         with writing(f"The work directory {workdir}"):
             if read_config(workdir) != config:
@@ -99,7 +100,7 @@ def keep(workdir: Path, config: dict[str, Any], finished: bool) -> None:
 
 
 def _check_shared(workdir: Path, token: str) -> None:
-    """Raises UsageError where the token that the first process has written does not appear here in time."""
+    """Raises UsageError if the token that the first process has written does not appear here in time."""
     deadline = time.monotonic() + SHARED_WITHIN
     while not (workdir / LOCK).exists() or read_text(workdir / LOCK) != token:
         if time.monotonic() > deadline:
@@ -113,20 +114,20 @@ def _check_shared(workdir: Path, token: str) -> None:
 def read_config(workdir: Path) -> dict[str, Any]:
     """Reads the resolved config of a run; see `train.loading.leaves.completed`."""
     path = workdir / "config.json"
-    if not os.path.isfile(path):  # which no name is too long for
+    if not os.path.isfile(path):  # Path.is_file() raises where a name is too long
         raise UsageError(f"{workdir} is no work directory: it has no config.json; give the --workdir of a run.")
     return completed(read_json(path))
 
 
 def load_config(workdir: Path) -> Config:
-    """Reads and validates the config of a run; files of mechanisms must be as the run keeps them."""
+    """Reads and validates a run's config; files of mechanisms must equal those that the run keeps."""
     config = loading.validate(read_config(workdir))
     check_files(config.model.code(), workdir)
     return config
 
 
 def read_result(workdir: Path, replica: int = 0) -> dict[str, Any]:
-    """Reads the result of a finished run, or of one replica where it has several."""
+    """Reads the result of one replica of a finished run."""
     return read_results(workdir)[replica]
 
 
@@ -158,15 +159,15 @@ def _refuse_another(before: dict[str, Any], now: dict[str, Any], workdir: Path) 
 
 
 def check_files(files: dict[str, str], workdir: Path) -> None:
-    """Refuses a text that the run keeps and that differs from the one of that name in `files`."""
+    """Refuses `files` that differ from the run's files of the same names."""
     for name, text in files.items():
         path = workdir / name
         if path.exists() and read_text(path) != text:
-            of_code = name.endswith(".py")
-            now, what = ("your file of that name", "yours") if of_code else ("what the data give now", "the data")
+            code = name.endswith(".py")
+            now, what = ("your file of that name", "your file") if code else ("what the data give now", "the data")
             raise UsageError(
-                f"{path} is not {now}, and the run would not be the same: put {what} back as before, or choose "
-                "another --workdir."
+                f"{path} differs from {now}, so the run would not be the same: restore {what}, or choose another "
+                "--workdir."
             )
 
 
@@ -186,27 +187,23 @@ def environment() -> dict[str, Any]:
 
 
 def peak_memory() -> dict[str, Any]:
-    """Measures the peak memory of this process's fullest device, or of the process where devices do not tell."""
+    """Measures the peak memory of this process's fullest device, or of the process if devices do not tell."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     peaks = [stat["peak_bytes_in_use"] for stat in stats if "peak_bytes_in_use" in stat]
     if peaks:
         return {"peak_memory_bytes": max(peaks), "peak_memory_of": "device"}
-    return {"peak_memory_bytes": _peak_resident(), "peak_memory_of": "process"}
-
-
-def _peak_resident() -> int:
-    """Counts bytes; on Linux not by `ru_maxrss`, which includes the memory of the parent process at the start."""
     status = Path("/proc/self/status")
-    if status.is_file():
-        (peak,) = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM")]
-        return int(peak) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    if status.is_file():  # `ru_maxrss` would include the parent process's memory at the start
+        peak = 1024 * int(re.search(r"VmHWM:\s*(\d+)", status.read_text())[1])
+    else:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return {"peak_memory_bytes": peak, "peak_memory_of": "process"}
 
 
 def revision(folder: Path) -> str:
-    """Names the commit of a folder's checkout, with `-dirty` if files differ from it; `unknown` where there is none.
+    """Names the commit of a folder's checkout, with `-dirty` if files differ from it; `unknown` without a checkout.
 
-    What differs in `docs/` does not count: studies keep their runs there while they train.
+    Changes in `docs/` do not count, since studies keep their runs there while they train.
     """
     git = ["git", "-C", str(folder)]
     changes = [*git, "diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)docs"]

@@ -1,4 +1,4 @@
-"""The initial parameters of a run: its model's own, published weights, or another run's, with layers exchanged."""
+"""The initial parameters of a run: drawn, published or another run's, with layers exchanged."""
 
 import contextlib
 import dataclasses
@@ -33,7 +33,7 @@ from train.state import Params
 from train.step import Batch
 from train.tasks import Task
 
-_NAMED = 5  # parameters of other shapes that a remark names
+_NAMED = 5  # parameters that a message names at most
 Shapes = Mapping[str, tuple[int, ...]]
 Layers = Mapping[str, MultiHeadAttention]
 Errors = dict[str, jax.Array]
@@ -41,15 +41,15 @@ Errors = dict[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class AnotherRun:
-    """A run of one replica, whose parameters can be taken; `name` is what `train.init_from` calls its `place`."""
+    """A run of one replica, from which another run takes its parameters."""
 
-    name: str
+    name: str  # as `train.init_from` has it
     place: Path
     config: Config
 
     @classmethod
     def of(cls, name: str, files: Mapping[str, str]) -> "AnotherRun":
-        """Finds a run; its tokenisers must be among the texts that this run keeps, `files`, where it has them."""
+        """Finds a run; tokenisers that it keeps must equal those in `files`, the texts that the new run keeps."""
         place = at_home(name)
         config = workdir.load_config(place)
         if config.train.together > 1:
@@ -65,10 +65,9 @@ class AnotherRun:
         return cls(name, place, config)
 
     def load(self, params: Params) -> tuple[Params, str]:
-        """Replaces initial parameters by those of its best step, or its last, that have their name and shape.
+        """Replaces initial parameters by those of the same name and shape at its best or last step; adds a report.
 
         Keys and values of another number of heads are repeated or averaged; see `models.surgery.exchange.regrouped`.
-        The parameters come with a report.
         """
         fresh = flatten_dict(params, sep="/")
         with Checkpoints(self.place, self.config.train.keep) as checkpoints:
@@ -90,11 +89,11 @@ class AnotherRun:
             f"step {step} of {self.name}", tuple(fitting), (), left, new, regrouped=regrouped
         )
         differ = [f"{path} is {there[path]} there and {fresh[path].shape} here" for path in new if path in there]
-        shapes = f"\nOf other shapes, so new: {listed(differ, _NAMED)}." if differ else ""
+        shapes = f"\nNew, since their shapes differ: {listed(differ, _NAMED)}." if differ else ""
         return unflatten_dict(fresh | loaded, sep="/"), f"{report}{shapes}"
 
     def _fitting(self, fresh: Mapping[str, jax.Array], there: Shapes) -> list[str]:
-        """Lists the paths whose shapes are the same, or differ in the number of heads that keys and values have."""
+        """Lists the paths whose shapes are equal, or differ only in the number of heads of keys and values."""
         fitting = sorted(
             path
             for path, value in fresh.items()
@@ -102,14 +101,14 @@ class AnotherRun:
         )
         if not fitting:
             raise UsageError(
-                f"train.init_from={self.name!r} has no parameter of the name and shape of one here: it has "
-                f"{', '.join(list(there)[:_NAMED])} and so on; give a run of a model such as this."
+                f"train.init_from={self.name!r} has no parameter with the name and shape of one here: it has "
+                f"{', '.join(list(there)[:_NAMED])} and so on; give a run of a model like this one."
             )
         return fitting
 
 
 def _abstract(value: jax.Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
-    """Describes what is loaded for an initial value: an array of its sharding, or a whole one of another shape."""
+    """Describes the array to load in place of a value, with its sharding if the shapes are equal, else unsplit."""
     split = value.sharding
     if shape != value.shape and isinstance(split, NamedSharding):
         split = NamedSharding(split.mesh, PartitionSpec())
@@ -123,13 +122,13 @@ class Initial:
     task: Task
     replicas: Replicas
     run: AnotherRun | None  # whose parameters are taken
-    original: TransformerConfig | None  # of the model whose weights are loaded, where exchanged layers are not fresh
-    distilled: Distilled | None  # how these layers are
-    fresh: str  # the pattern of parameters that keep what was drawn
+    original: TransformerConfig | None  # the config of the loaded weights, if exchanged layers do not start fresh
+    distilled: Distilled | None  # how exchanged layers are distilled, if they are
+    fresh: str  # the pattern of parameters that keep their drawn values
 
     @classmethod
     def of(cls, setup: Setup) -> "Initial":
-        """Finds what a config asks for, and refuses what is not there or does not go together."""
+        """Finds what a config asks for; refuses what is missing or contradictory."""
         config, start = setup.config, starts.parse(setup.config.train.exchanged)
         run = AnotherRun.of(config.source, setup.task.files()) if config.source else None
         original = None if start == Fresh() else _original(config, run)
@@ -138,7 +137,7 @@ class Initial:
         return cls(setup.task, setup.replicas, run, original, distilled, config.train.fresh)
 
     def __call__(self, drawn: Params) -> tuple[Params, str]:
-        """Replaces the parameters that one replica has drawn, and reports it; '' where it changes nothing."""
+        """Replaces the parameters that one replica has drawn; adds a report, '' if nothing changes."""
         drawn, additions = low_rank.split(drawn)
         params, remark = self._loaded(self.task, drawn)
         remarks = [remark]
@@ -148,19 +147,68 @@ class Initial:
             names = [path for path, fresh in flatten_dict(chosen, sep="/").items() if fresh]
             remarks.append(f"Fresh again: {pretrained.drawn_together(names)}.")
         if self.original:
-            params, remark = start_exchanged(
-                self.task, self.original, self._loaded, params, self.replicas, self.distilled
-            )
-            remarks.append(remark)
+            params, exchanged = self._exchanged(params)
+            remarks += exchanged
         return low_rank.joined(params, additions), "\n".join(filter(None, remarks))
 
     def _loaded(self, task: Task, params: Params) -> tuple[Params, str]:
-        """Loads the weights into the parameters of this task or of the one with the original model."""
+        """Loads the weights into parameters of the task, or of the task with the original model."""
         params, remark = task.pretrained(params)
         if not self.run:
             return params, remark
         params, report = self.run.load(params)
         return params, "\n".join(filter(None, [remark, report]))
+
+    def _exchanged(self, params: Params) -> tuple[Params, list[str]]:
+        """Sets exchanged layers to resemble the original's, see `models.surgery.like`, and distills them if asked."""
+        if jax.process_count() > 1:
+            raise UsageError("train.exchanged needs one process; prepare the start with one, and give it as init_from.")
+        task, original = self.task, self.original
+        teacher = task.with_model(original.build(*task.sizes, dtype=task.model.dtype))
+        shapes = jax.eval_shape(teacher.init, jax.random.key(0))
+        places = sharding.state_shardings(shapes, self.replicas.mesh)
+        before, _ = self._loaded(teacher, jax.jit(teacher.init, out_shardings=places)(jax.random.key(0)))
+        params, alike = like(task.model.config, params, original, before)
+        remarks = [f"Set to be like the layers before: {pretrained.drawn_together(alike)}."] if alike else []
+        if self.distilled:
+            params, remark = self._distilled(teacher, before, params)
+            remarks.append(remark)
+        return params, remarks
+
+    def _distilled(self, teacher: Task, before: Params, params: Params) -> tuple[Params, str]:
+        """Trains each exchanged layer alone to reproduce the original layer's outputs for the same inputs.
+
+        The loss is the sum over layers of the squared error relative to the output's square. All arrays of these layers
+        are trained, even those that were carried over. The report has each layer's error on a batch of validation data,
+        before and after.
+        """
+        task, replicas, steps = self.task, self.replicas, self.distilled.steps
+        layers = exchange.exchanged(task.model.config, self.original)
+        students = _layers_of(task, layers)
+        adam = optax.adam(optax.cosine_decay_schedule(self.distilled.learning_rate, steps))
+
+        @jax.jit
+        def measure(trained: Params, before: Params, batch: Batch) -> Errors:
+            return errors(students, trained, teacher, before, batch)
+
+        @jax.jit
+        def step(trained: Params, state: optax.OptState, before: Params, batch: Batch) -> tuple[Params, optax.OptState]:
+            gradient = jax.grad(lambda trained: sum(measure(trained, before, batch).values()))(trained)
+            updates, state = adam.update(gradient, state, trained)
+            return optax.apply_updates(trained, updates), state
+
+        with contextlib.closing(task.eval_batches("validation", 0, 1)) as batches:
+            unseen = sharding.to_devices(next(batches), replicas.mesh)
+        trained = {path: functools.reduce(operator.getitem, path.split("/"), params) for path in layers}
+        state, first = adam.init(trained), measure(trained, before, unseen)
+        with contextlib.closing(task.train_batches(0, 1)) as batches:
+            for _ in range(steps):
+                trained, state = step(trained, state, before, replicas.to_devices(next(batches), stacked=False))
+        last = measure(trained, before, unseen)
+        changes = ", ".join(f"{path} {float(first[path]):.3g} -> {float(last[path]):.3g}" for path in layers)
+        arrays = {f"{path}/{name}": x for path, of in trained.items() for name, x in flatten_dict(of, sep="/").items()}
+        params = unflatten_dict(flatten_dict(params, sep="/") | arrays, sep="/")
+        return params, f"Distilled in {steps} steps; squared error relative to the output's square: {changes}."
 
 
 def _check_fresh(config: Config, exchanged_fresh: bool, params: Params) -> None:
@@ -177,7 +225,7 @@ def _check_fresh(config: Config, exchanged_fresh: bool, params: Params) -> None:
 
 
 def _original(config: Config, run: AnotherRun | None) -> TransformerConfig:
-    """Finds the config of the model whose weights are loaded, which differs in mechanisms alone."""
+    """Finds the config of the model whose weights are loaded; it may differ only in mechanisms."""
     model, asked = config.model, f"train.exchanged={config.train.exchanged!r} is for layers"
     if not (run or model.pretrained):
         raise UsageError(f"{asked} of a model whose weights are loaded; set model.pretrained or train.init_from.")
@@ -188,84 +236,11 @@ def _original(config: Config, run: AnotherRun | None) -> TransformerConfig:
     return original
 
 
-def start_exchanged(
-    task: Task,
-    original: TransformerConfig,
-    load: Callable[[Task, Params], tuple[Params, str]],
-    params: Params,
-    replicas: Replicas,
-    distilled: Distilled | None,
-) -> tuple[Params, str]:
-    """Sets the layers that are exchanged, as `models.surgery.like` does, and distills them if that is asked for.
-
-    The weights of the `original` model, which is the task's in all but mechanisms, are put into initial parameters of a
-    task by `load`, as they were into `params`. The parameters come with a report.
-    """
-    if jax.process_count() > 1:
-        raise UsageError("train.exchanged needs one process; prepare the start with one, and give it as init_from.")
-    config = task.model.config
-    teacher = task.with_model(original.build(*task.sizes, dtype=task.model.dtype))
-    shapes = jax.eval_shape(teacher.init, jax.random.key(0))
-    places = sharding.state_shardings(shapes, replicas.mesh)
-    before, _ = load(teacher, jax.jit(teacher.init, out_shardings=places)(jax.random.key(0)))
-    params, alike = like(config, params, original, before)
-    remarks = [f"Set to be like the layers before: {pretrained.drawn_together(alike)}."] if alike else []
-    if distilled:
-        layers = exchange.exchanged(config, original)
-        params, remark = distill(task, teacher, before, params, layers, replicas, distilled)
-        remarks.append(remark)
-    return params, "\n".join(remarks)
-
-
-def distill(
-    task: Task,
-    teacher: Task,
-    before: Params,
-    params: Params,
-    layers: tuple[str, ...],
-    replicas: Replicas,
-    distilled: Distilled,
-) -> tuple[Params, str]:
-    """Trains each exchanged layer alone to give what the layer before gives for the same inputs.
-
-    The loss is the sum over layers of the mean squared error, relative to the mean square of the layer's output. All
-    arrays of these layers are trained, those that were carried over too. The report has the error of each layer on a
-    batch of validation data, before and after.
-    """
-    students = _layers_of(task, layers)
-    schedule = optax.cosine_decay_schedule(distilled.learning_rate, distilled.steps)
-    adam = optax.adam(schedule)
-
-    @jax.jit
-    def measure(trained: Params, before: Params, batch: Batch) -> Errors:
-        return errors(students, trained, teacher, before, batch)
-
-    @jax.jit
-    def step(trained: Params, state: optax.OptState, before: Params, batch: Batch) -> tuple[Params, optax.OptState]:
-        gradient = jax.grad(lambda trained: sum(errors(students, trained, teacher, before, batch).values()))(trained)
-        updates, state = adam.update(gradient, state, trained)
-        return optax.apply_updates(trained, updates), state
-
-    process = jax.process_index(), jax.process_count()
-    with contextlib.closing(task.eval_batches("validation", *process)) as batches:
-        unseen = sharding.to_devices(next(batches), replicas.mesh)
-    trained = {path: functools.reduce(operator.getitem, path.split("/"), params) for path in layers}
-    state, first = adam.init(trained), measure(trained, before, unseen)
-    with contextlib.closing(task.train_batches(*process)) as batches:
-        for _ in range(distilled.steps):
-            trained, state = step(trained, state, before, replicas.to_devices(next(batches), stacked=False))
-    last = measure(trained, before, unseen)
-    changes = ", ".join(f"{path} {float(first[path]):.3g} -> {float(last[path]):.3g}" for path in layers)
-    arrays = {f"{path}/{name}": x for path, of in trained.items() for name, x in flatten_dict(of, sep="/").items()}
-    params = unflatten_dict(flatten_dict(params, sep="/") | arrays, sep="/")
-    return params, f"Distilled in {distilled.steps} steps; squared error relative to the output's square: {changes}."
-
-
 def errors(students: Layers, trained: Params, teacher: Task, before: Params, batch: Batch) -> Errors:
-    """Measures each layer's squared error relative to the square of the output of the layer before.
+    """Measures each layer's squared error, relative to the square of the original layer's output.
 
-    The exchanged layers `students` have the parameters `trained`, by their paths. The `teacher` is the task with the
-    model whose weights were loaded, `before`, where each layer gets its inputs and its target.
+    The exchanged layers, `students`, have the parameters `trained`, by path. Their inputs and targets are those of the
+    layers in the original model, the `teacher`'s, with its loaded parameters `before`.
     """
     found: Errors = {}
 
@@ -284,7 +259,7 @@ def errors(students: Layers, trained: Params, teacher: Task, before: Params, bat
 
 
 def _layers_of(task: Task, paths: tuple[str, ...]) -> Layers:
-    """Finds the attention layers of a task's model at these paths, unbound."""
+    """Finds a model's attention layers at these paths, unbound."""
     found = {}
     config = task.model.config
     plain = task.with_model(exchange.same_but_mechanisms(config, config).build(*task.sizes, dtype=task.model.dtype))

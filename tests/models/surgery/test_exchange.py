@@ -59,7 +59,7 @@ def test_a_config_keeps_the_layers_of_the_published_model(folder):
 
 
 def test_keep_without_a_source_is_a_mistake():
-    with pytest.raises(UsageError, match=r"'neural\|keep' keeps the mechanisms of a source of weights; set model.pre"):
+    with pytest.raises(UsageError, match=r"'neural\|keep' keeps the mechanisms of loaded weights; set model.pre"):
         loading.resolve("configs/gpt_pydoc.py", {"model.attention": "neural|keep"})
 
 

@@ -134,7 +134,7 @@ def test_what_is_whole_is_listed_largest_first():
     ("flags", "message"),
     [
         (["--dry-run", "--workdir=x"], "--dry-run writes nothing; leave out --workdir."),
-        (["--dry-run", "--coordinator=a:1"], "--dry-run is of one process; leave out --coordinator."),
+        (["--dry-run", "--coordinator=a:1"], "--dry-run takes one process; leave out --coordinator."),
         (["--dry-run", "--config=list"], "--config=list prints the configs; leave out --dry-run."),
         (["--devices=8"], "--devices is for --dry-run"),
         (["--dry-run", "--devices=eight"], "--devices must be a whole number from 1 on, but it is 'eight'."),

@@ -195,7 +195,7 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
         (["--config.seed=-1"], "seed must be at least 0 and below 2**32, but it is -1"),
         ([f"--config.seed={2**32 - 2}", "--config.train.replicas=2"], "= 4294967294, but it is 4294967294"),
         (["--config.model.implementation=cudnn"], "it needs an NVIDIA GPU and this is cpu; it computes in bfloat16"),
-        (["--config.mesh.data=3"], "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not fit the one device there is"),
+        (["--config.mesh.data=3"], "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not fit the one device here"),
         (["--config.mesh.data=-1", "--config.mesh.fsdp=-1"], "Only one axis of the mesh may be -1"),
         (["--config.data.eval_transforms=resize(size=12)"], "learned for 16 tokens, but this sequence has 36"),
         (

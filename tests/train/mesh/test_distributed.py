@@ -97,7 +97,7 @@ def test_a_process_that_waits_in_vain_says_so(run_python, process):
     program = f"from train.mesh import processes; processes.JOINING = 1; processes.join({flags})"
     done = run_python("-c", program, check=False)
     assert done.returncode == cli.ALONE
-    assert done.stderr.startswith("error: After 1 s not all processes have come;")
+    assert done.stderr.startswith("error: After 1 s not all processes have joined;")
     assert done.stderr.count("\n") == 1
 
 
@@ -113,7 +113,7 @@ def test_a_bug_alone_is_not_hidden():
         (["--processes=0"], "--processes must be a whole number from 1 on, but it is '0'"),
         (["--processes=2", "--devices-per-process"], "--devices-per-process needs a value"),
         (["--process=2"], "Did you mean '--processes'"),
-        (["--processes=2", "--config=a.py"], "stands behind --"),
+        (["--processes=2", "--config=a.py"], "go after --"),
     ],
 )
 def test_launch_tells_of_mistakes(flags, message, capsys):

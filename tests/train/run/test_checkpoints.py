@@ -78,7 +78,7 @@ def files(workdir, step=6):
 def assert_passed_over(workdir, capsys):
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("Checkpoint 6 is damaged (")
-    assert line.endswith("; moved to damaged/, the one before is used.")
+    assert line.endswith("; moved to damaged/; an earlier one is used.")
     assert (workdir / "damaged" / "6").is_dir()
     assert not (workdir / "checkpoints" / "6").exists()
 
@@ -141,7 +141,7 @@ def test_what_keeps_it_from_being_read_and_may_pass_is_no_damage(workdir, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(ocp, "load", load)
-        with pytest.raises(UsageError, match=r"step 6 cannot be read now \(.*\), though it may be whole; mend that"):
+        with pytest.raises(UsageError, match=r"step 6 cannot be read now \(.*\), but it may be whole; fix that"):
             restored(workdir)
     assert restored(workdir) == 6
 

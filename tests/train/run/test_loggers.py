@@ -113,7 +113,7 @@ def test_trackio_knows_a_run_by_a_name_of_its_own(tmp_path, monkeypatch):
         ("trackio", r"needs the module 'trackio' \(.*\): pip install trackio, or leave it out"),
         ("absent:f", "needs the module 'absent'"),
         ("mine:kept", r"Unknown function of mine in train.loggers 'kept'\. Did you mean 'Kept'"),
-        ("builtins:print", r"'builtins:print' returns None, which has no methods write and close; return a logger"),
+        ("builtins:print", r"'builtins:print' returns None, which lacks a method write or close; return a logger"),
         ("mine:fails", r"'mine:fails' cannot start \(ZeroDivisionError: division by zero\)"),
     ],
 )

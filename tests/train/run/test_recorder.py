@@ -51,7 +51,7 @@ def test_a_record_without_checkpoints_is_kept_and_said_to_be(tmp_path):
     for text, expected in (("half", None), ("{}\n{}\n", "{}\n{}\n"), ("{}\n", "{}\n{}\n"), ("{}\n" * 3, "{}\n" * 3)):
         path.write_text(text)
         said = " ".join(set_aside(tmp_path))
-        assert said.endswith(f"what it had recorded is in {kept}.") == kept.exists() == (expected is not None)
+        assert said.endswith(f"its former record is in {kept}.") == kept.exists() == (expected is not None)
         assert expected is None or kept.read_text() == expected
 
 

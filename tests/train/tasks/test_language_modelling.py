@@ -134,7 +134,7 @@ def test_a_run_is_not_continued_on_other_data(folder, tmp_path):
     for split, text in TEXT.items():
         for changed in (text + "!", "T" + text[1:]):
             (folder / f"{split}.txt").write_text(changed, encoding="utf-8")
-            with pytest.raises(UsageError, match=r"data.json is not what the data give now, .*: put the data back"):
+            with pytest.raises(UsageError, match=r"data.json differs from what the data give now, .*: restore"):
                 workdir.check_files(task_of(folder).files(), tmp_path / "run")
         (folder / f"{split}.txt").write_text(text, encoding="utf-8")
     workdir.check_files(task_of(folder).files(), tmp_path / "run")
