@@ -67,7 +67,7 @@ class DeviceFeed(contextlib.AbstractContextManager):
         self.arrays = placed(resident, replicas.mesh)
 
     def take(self, first: int, count: int) -> tuple[Rows, np.ndarray]:
-        """Gives the rows of `count` steps from `first` on, `(most, ...)`, and the indices of examples `(count, ..., B)`."""
+        """Gives the rows of the steps from `first` on, `(most, ...)`, and all examples' indices, `(count, ..., B)`."""
         share = jax.process_index(), jax.process_count()
         of_seed = {seed: self._resident.feed(seed, first, count, *share) for seed in self._replicas.seeds}
         feeds = [of_seed[seed] for seed in self._replicas.seeds]
