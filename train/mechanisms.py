@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 
 from attention import Mask
-from attention.errors import UsageError
 from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import ALIASES, MECHANISMS, Mechanism, resolve
 from train import cli
@@ -53,8 +52,6 @@ def cache_bytes(spec: str, width: int, heads: int) -> tuple[int, int]:
 
 def table(specs: list[str], width: int, heads: int, length: int) -> str:
     """Lists each spec's pieces, then its number of parameters and the operations of one sequence's forward pass."""
-    if min(width, heads, length) < 1:
-        raise UsageError(f"Sizes must be at least 1, but width={width}, heads={heads}, length={length}.")
     mechanisms = {spec: resolve(spec, 1)[0] for spec in specs}
     pieces = [(spec, projections(mechanism), _score(spec, mechanism)) for spec, mechanism in mechanisms.items()]
     costs = []

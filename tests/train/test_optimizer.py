@@ -136,6 +136,7 @@ def test_clipping_is_by_the_global_norm():
         ({"rates": (("embed", float("inf")),)}, "a factor above 0, at most 1e.06, such as"),
         ({"rates": (("embed", 0.0),)}, r"a factor above 0, .*, but it has \('embed', 0.0\)"),
         ({"rates": ("embed", 0.1)}, r"must be pairs .* but it has 'embed'"),
+        ({"rates": (({}, 0.1),)}, r"optimizer\.rates must be pairs of a regular expression and a factor"),
         ({"rates": (("(", 0.1),)}, r"optimizer.rates must be a regular expression, but '\('"),
     ],
 )

@@ -117,8 +117,12 @@ def lines(text: str, devices: Sequence[jax.Device]) -> Iterator[str]:
     if not collectives:
         return
     kinds = dict.fromkeys(collective.kind for collective in collectives)
-    listed = ", ".join(_kind(kind, [c for c in collectives if c.kind == kind]) for kind in kinds)
-    yield f"Collectives of a step: {listed}"
+    listed = []
+    for kind in kinds:
+        alike = [c for c in collectives if c.kind == kind]
+        times, size = sum(c.times for c in alike), sum(c.times * c.size for c in alike)
+        listed.append(f"{kind} {times} times ({scaled(size, 'B')})")
+    yield f"Collectives of a step: {', '.join(listed)}"
     place = [d.process_index if d.platform == "gpu" else getattr(d, "slice_index", None) for d in devices]
     if chip := chips.of(devices[0]):
         near = sum(c.sent for c in collectives if not c.crosses(place))
@@ -128,8 +132,3 @@ def lines(text: str, devices: Sequence[jax.Device]) -> Iterator[str]:
             yield f"Between slices or machines it sends {scaled(far, 'B')}" + (
                 f", which takes the network at least {1000 * far / chip.network:.3g} ms" if chip.network else ""
             )
-
-
-def _kind(kind: str, alike: Sequence[Collective]) -> str:
-    times, size = sum(c.times for c in alike), sum(c.times * c.size for c in alike)
-    return f"{kind} {times} times ({scaled(size, 'B')})"

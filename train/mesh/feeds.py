@@ -68,12 +68,13 @@ class DeviceFeed(contextlib.AbstractContextManager):
 
     def take(self, first: int, count: int) -> tuple[Rows, np.ndarray]:
         """Gives the rows of the steps from `first` on, `(most, ...)`, and all examples' indices, `(count, ..., B)`."""
-        share = jax.process_index(), jax.process_count()
-        of_seed = {seed: self._resident.feed(seed, first, count, *share) for seed in self._replicas.seeds}
-        feeds = [of_seed[seed] for seed in self._replicas.seeds]
-        rows = {n: np.stack([feed[n] for feed in feeds], 1) for n in feeds[0]} if self._replicas.front else feeds[0]
-        filled = {n: np.pad(x, [(0, self.most - count)] + [(0, 0)] * (x.ndim - 1)) for n, x in rows.items()}
-        return self._replicas.to_devices(filled, stacked=True, steps=True), rows["index"]
+        share, seeds = (jax.process_index(), jax.process_count()), self._replicas.seeds
+        by_seed = {seed: self._resident.feed(seed, first, count, *share) for seed in seeds}
+        rows = by_seed[seeds[0]]
+        if self._replicas.front:
+            rows = {name: np.stack([by_seed[seed][name] for seed in seeds], 1) for name in rows}
+        padded = {name: np.pad(x, [(0, self.most - count)] + [(0, 0)] * (x.ndim - 1)) for name, x in rows.items()}
+        return self._replicas.to_devices(padded, stacked=True, steps=True), rows["index"]
 
     def batch(self, arrays: Mapping[str, jax.Array], row: Rows, seed: jax.Array) -> Batch:
         """Makes the batch of one step and one replica; a pure function of arrays."""

@@ -83,10 +83,6 @@ class Replicas:
         rate = f", learning rate {self.rates[replica]:g}" if len(self._rates) > 1 else ""
         return f" of replica {replica} (seed {self.seeds[replica]}{rate})"
 
-    def label(self, replica: int) -> dict[str, int]:
-        """Marks a replica's lines in the record; {} for one replica."""
-        return {"replica": replica} if self.front else {}
-
     def split(self, tree: Any, axis: int = 0) -> list[Any]:
         """Splits a tree on the host that is stacked along an axis."""
         if not self.front:

@@ -155,32 +155,25 @@ class Logger:
             self._failed = True
 
 
-def _tracked(tracker: str, directory: Path, config: dict[str, Any]) -> Any:
-    """Starts a run of Weights & Biases or Trackio in the project $WANDB_PROJECT or $TRACKIO_PROJECT.
-
-    A run that continues continues its run there too.
-    """
-    module = _imported(tracker, f"pip install {tracker}")
-    project = os.environ.get(f"{tracker.upper()}_PROJECT", "attention-bench")
-    kept = directory / f"{tracker}_id.txt"
-    if not kept.exists():
-        kept.write_text(secrets.token_hex(8), encoding="utf-8")
-    identity, name = kept.read_text(encoding="utf-8"), directory.name
-    own = {
-        "wandb": {"name": name, "id": identity, "dir": str(directory)},
-        "trackio": {"name": f"{name}-{identity}"},  # which identifies a run
-    }
-    run = module.init(project=project, config=config, resume="allow", **own[tracker])
-    return SimpleNamespace(write=lambda line: run.log(numbers(line), step=line["step"]), close=run.finish)
-
-
 def _started(name: str, directory: Path, config: Any) -> Any:
-    make = functools.partial(_tracked, name) if name in TRACKERS else _function(name)
+    """Imports and starts the logger of this name."""
+    module, _, function = name.partition(":")
+    remedy = f"pip install {module}" if name in TRACKERS else "put its folder into PYTHONPATH"
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:  # of any kind, since it is any program
+        raise UsageError(
+            f"train.loggers needs the module {module!r} ({type(error).__name__}: {brief(error)}): {remedy}, or leave "
+            "it out."
+        ) from error
+    make = functools.partial(_tracked, found, name) if name in TRACKERS else getattr(found, function, None)
+    if not callable(make):
+        raise unknown(f"function of {module} in train.loggers", function, filter(str.isidentifier, vars(found)))
     try:
         logger = make(directory, dataclasses.asdict(config))
     except UsageError:
         raise
-    except Exception as error:  # of any kind, since it is any program
+    except Exception as error:
         raise UsageError(
             f"train.loggers={name!r} cannot start ({type(error).__name__}: {brief(error)}); fix that (for wandb: "
             "`wandb login`, or WANDB_MODE=offline), or leave it out."
@@ -193,22 +186,22 @@ def _started(name: str, directory: Path, config: Any) -> Any:
     return logger
 
 
-def _function(name: str) -> Callable[[Path, dict[str, Any]], Any]:
-    module, _, function = name.partition(":")
-    found = _imported(module, "put its folder into PYTHONPATH")
-    if not callable(getattr(found, function, None)):
-        raise unknown(f"function of {module} in train.loggers", function, filter(str.isidentifier, vars(found)))
-    return getattr(found, function)
+def _tracked(module: Any, tracker: str, directory: Path, config: dict[str, Any]) -> Any:
+    """Starts a run of Weights & Biases or Trackio in the project $WANDB_PROJECT or $TRACKIO_PROJECT.
 
-
-def _imported(module: str, remedy: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except Exception as error:  # of any kind, as above
-        raise UsageError(
-            f"train.loggers needs the module {module!r} ({type(error).__name__}: {brief(error)}): {remedy}, or leave "
-            "it out."
-        ) from error
+    A run that continues continues its run there too.
+    """
+    project = os.environ.get(f"{tracker.upper()}_PROJECT", "attention-bench")
+    kept = directory / f"{tracker}_id.txt"
+    if not kept.exists():
+        kept.write_text(secrets.token_hex(8), encoding="utf-8")
+    identity, name = kept.read_text(encoding="utf-8"), directory.name
+    own = {
+        "wandb": {"name": name, "id": identity, "dir": str(directory)},
+        "trackio": {"name": f"{name}-{identity}"},  # which identifies a run
+    }
+    run = module.init(project=project, config=config, resume="allow", **own[tracker])
+    return SimpleNamespace(write=lambda line: run.log(numbers(line), step=line["step"]), close=run.finish)
 
 
 class Recorder:
@@ -247,15 +240,16 @@ class Recorder:
 
         The metrics are keyed by the replica's number; the speed is in examples or tokens a second.
         """
-        timing = {"seconds": self.clock.seconds, self.rate: speed}
+        timing, several = {"seconds": self.clock.seconds, self.rate: speed}, bool(self._replicas.front)
         for replica, found in metrics.items():
-            line = {"step": step, "split": split} | self._replicas.label(replica) | found | timing
+            place = {"step": step, "split": split} | ({"replica": replica} if several else {})
             for file in self._files:
-                file.write(line)
+                file.write(place | found | timing)
         if shown and metrics:
-            names, several = next(iter(metrics.values())), f", mean of {len(metrics)}" * bool(self._replicas.front)
+            names = next(iter(metrics.values()))
             means = {name: float(np.mean([found[name] for found in metrics.values()])) for name in names}
-            self.say(f"step {step}/{self._total} {split}{several}: {numbers_text(means | {self.rate: speed})}")
+            of = f", mean of {len(metrics)}" if several else ""
+            self.say(f"step {step}/{self._total} {split}{of}: {numbers_text(means | {self.rate: speed})}")
 
     def say(self, *lines: str) -> None:
         """Prints lines above the bar, wrapped at `terminal.COLUMNS`."""

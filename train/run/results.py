@@ -25,15 +25,12 @@ def of_one(life: Life, step: int, last: Metrics, best: Metrics, lines: Lines, ra
       rate: The name of the throughput there.
     """
 
-    def at(step: int, test: Metrics) -> dict[str, Metrics]:
-        epochs = [line["step"] for line in lines if line["split"] == "epoch" and line["step"] <= step]
-        steps = {"train": step, "epoch": max(epochs, default=0), "validation": step}
-        return {split: found for split, of in steps.items() if (found := measured(split, of))} | {"test": test}
+    omitted = ("step", "split", "replica", "seconds", rate)
 
-    def measured(split: str, step: int) -> Metrics:
-        there = [line for line in lines if line["split"] == split and line["step"] == step]
-        omitted = ("step", "split", "replica", "seconds", rate)
-        return {name: value for name, value in there[-1].items() if name not in omitted} if there else {}
+    def at(step: int, test: Metrics) -> dict[str, Metrics]:
+        there = [line for line in lines if line["step"] == step or (line["split"] == "epoch" and line["step"] < step)]
+        last = {line["split"]: {name: x for name, x in line.items() if name not in omitted} for line in there}
+        return {split: last[split] for split in ("train", "epoch", "validation") if split in last} | {"test": test}
 
     steps, best_step = life.ended.get("step", step), life.best["step"]
     found = {"steps": steps, "best_step": best_step, "final": at(steps, last), "best": at(best_step, best)}

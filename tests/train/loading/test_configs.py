@@ -24,7 +24,9 @@ FILES = sorted(p.name for p in (loading.PACKAGE / "configs").glob("*.py") if p.s
 def test_configs_are_valid_plain_and_without_none(file):
     plain = loading.load(f"configs/{file}").to_dict()
     loading.validate(plain)
-    assert {type(value) for value in flatten(plain).values()} <= {str, int, float, bool, tuple}
+    leaves = flatten(plain).values()
+    assert {type(value) for value in leaves} <= {str, int, float, bool, tuple}
+    assert not any(pathlib.PurePath(value).is_absolute() for value in leaves if isinstance(value, str))
 
 
 DEEP = ()
@@ -164,7 +166,6 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
         (["--config=configs/vit_cifar100_super.py:x"], "cannot take the argument 'x'"),
         (["--config=train/main.py"], "has no function get_config"),
         (["--config=README.md"], "configs are Python files"),
-        (["--config.optimizer.learning_rate=1e999"], "optimizer.learning_rate must be finite"),
         (["--confg=x"], "Unknown argument '--confg'. Did you mean '--config'?"),
         (["--config"], "--config needs a value"),
         (["vit_digits"], "write --config=configs/vit_digits.py, not 'vit_digits'."),
@@ -177,22 +178,17 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
         ),
         (["--config.model=super"], "Unknown config field '--config.model'"),
         (["--config.model.depth=two"], "--config.model.depth must be a whole number, but it is 'two'"),
-        (["--config.model.depth=2.5"], "must be a whole number, but it is '2.5'"),
         (
             ["--config.model.attention=super(per_had=True)"],
             "Unknown option of super 'per_had'. Did you mean 'per_head'?",
         ),
         (["--config.model.heads=5"], "model.heads=5 does not divide model.width=64"),
-        (["--config.model.patch=3"], "model.patch=3 does not divide images of 8x8 pixels"),
         (["--config.model.name=vitt"], "Unknown model of the task image_classification 'vitt'. Did you mean 'vit'?"),
         (["--config.task=images"], "Unknown task 'images'. Valid: captioning, image_classification,"),
         (["--config.train.length=20"], "train.length='20' is not a duration"),
-        (["--config.train.precision=fp16"], "Unknown train.precision 'fp16'"),
         (["--config.train.accumulate=3"], "data.batch_size=32 does not divide over"),
         (["--config.train.loss_chunk=8"], "train.loss_chunk=8 is for predictions of tokens, and image_classification"),
-        (["--config.train.loss_chunk=-1"], "train.loss_chunk must be at least 1, or 0 (all), but it is -1"),
         (["--config.train.length=0 steps"], "train.length must be more than 0, but it is '0 steps'"),
-        (["--config.seed=-1"], "seed must be at least 0 and below 2**32, but it is -1"),
         ([f"--config.seed={2**32 - 2}", "--config.train.replicas=2"], "= 4294967294, but it is 4294967294"),
         (["--config.model.implementation=cudnn"], "it needs an NVIDIA GPU and this is cpu; it computes in bfloat16"),
         (["--config.mesh.data=3"], "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not fit the one device here"),
@@ -202,7 +198,6 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
             ["--config.data.eval_transforms=resize(size=12)", "--config.model.positions=none"],
             "Super Attention was built for sequences of at most 16 tokens, but this one has 36",
         ),
-        (["--config.data.source=digit"], "Did you mean 'digits'"),
         (
             ["--workdir=pyproject.toml/below"],
             "The work directory pyproject.toml/below cannot be written (Not a directory)",
@@ -231,16 +226,11 @@ def test_mistakes_are_one_sentence_and_leave_nothing(arguments, message, capsys,
         (lambda c: c["train"].pop("ema"), "The field train.ema is missing; give it."),
         (lambda c: c["train"].update(emma=1), "Unknown field 'train.emma'. Did you mean 'train.ema'?"),
         (lambda c: c.update(mesh=3), "mesh must have the fields data, fsdp, tensor, context, but it is 3."),
-        (lambda c: c["data"].update(mixup="x"), "data.mixup must be a number, but it is 'x'"),
-        (lambda c: c["data"].update(mixup=True), "data.mixup must be a number, but it is True"),
-        (lambda c: c["data"].update(mixup=float("nan")), "data.mixup must be finite, but it is nan"),
         (
             lambda c: c["model"].update(attention_dropout=0.99999999999),
             "model.attention_dropout must be at least 0 and at",
         ),
-        (lambda c: c["train"].update(ema=0.9999999), "train.ema must be above 0 and at most 0.999999, or 0 (off), but"),
         (lambda c: c["model"].update(depth=-(10**5000)), "model.depth must be"),
-        (lambda c: c["model"].update({3: 1}), "Unknown field 'model.3'."),
         (lambda c: c.update({3: 1}), "Unknown field '3'."),
         (
             lambda c: c["model"].update(depth=DEEP),
@@ -262,40 +252,31 @@ def test_wrong_config_files_are_one_sentence(change, message):
     assert message in str(raised.value)
 
 
-def test_a_config_that_fails_says_where(tmp_path):
-    (tmp_path / "broken.py").write_text("def get_config():\n    return 3\n")
-    with pytest.raises(UsageError, match="must return a ConfigDict, not int"):
-        loading.load(str(tmp_path / "broken.py"))
-    (tmp_path / "raises.py").write_text("1 / 0\n")
-    with pytest.raises(UsageError, match="fails: ZeroDivisionError: division by zero"):
-        loading.load(str(tmp_path / "raises.py"))
-
-
-@pytest.mark.parametrize("change", ["c['task'] = deep", "c['model']['name'] = deep", "c['model'] = deep"])
-def test_a_value_that_cannot_be_written_is_told(tmp_path, change):
-    lines = [
-        "from configs.vit_digits import get_config as base",
-        "def get_config():",
-        "    c, deep = base().to_dict(), ()",
-    ]
-    lines += ["    for _ in range(5000): deep = (deep,)", f"    {change}", "    return c"]
-    (tmp_path / "deep.py").write_text("\n".join(lines))
-    with pytest.raises(UsageError, match=r"must be a .*, but it is tuple, too large to write"):
-        loading.resolve(str(tmp_path / "deep.py"), {})
+DEEPLY = (
+    "from configs.vit_digits import get_config as base\ndeep = functools.reduce(lambda x, _: (x,), range(5000), ())"
+)
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("before", "made", "message"),
     [
-        ("{'model': {3: 1}}", "is no config: the name of a field must be a string, but it is 3"),
-        ("{(1,): 1}", "is no config: the name of a field must be a string, but it is (1,)"),
-        ("functools.reduce(lambda inner, _: {'a': inner}, range(5000), {})", "is no config: it is nested too deeply"),
+        ("", "3", "must return a ConfigDict, not int"),
+        ("1 / 0", "3", "fails: ZeroDivisionError: division by zero"),
+        ("", "{'model': {3: 1}}", "is no config: the name of a field must be a string, but it is 3"),
+        ("", "{(1,): 1}", "is no config: the name of a field must be a string, but it is (1,)"),
+        (
+            "",
+            "functools.reduce(lambda inner, _: {'a': inner}, range(5000), {})",
+            "is no config: it is nested too deeply",
+        ),
+        (DEEPLY, "base().to_dict() | {'task': deep}", "task must be a string, but it is tuple, too large to write"),
+        (DEEPLY, "base().to_dict() | {'model': deep}", "model must be a section of fields, but it is tuple, too large"),
     ],
 )
-def test_names_that_are_none_and_depths_without_end_are_one_sentence(tmp_path, made, message):
-    (tmp_path / "odd.py").write_text(f"import functools\ndef get_config():\n    return {made}\n")
+def test_config_files_that_give_no_config_are_one_sentence(tmp_path, before, made, message):
+    (tmp_path / "odd.py").write_text(f"import functools\n{before}\ndef get_config():\n    return {made}\n")
     with pytest.raises(UsageError) as raised:
-        loading.load(str(tmp_path / "odd.py"))
+        loading.resolve(str(tmp_path / "odd.py"), {})
     assert message in str(raised.value)
 
 
@@ -305,9 +286,3 @@ def test_the_list_has_a_line_for_each_config(capsys):
     assert [line.split()[0] for line in lines[: lines.index("")]] == [path.removesuffix(".py") for path in FILES]
     assert "CIFAR-100" in lines[FILES.index("vit_cifar100.py")]
     assert max(map(len, lines)) <= 80
-
-
-def test_nothing_names_a_place_on_this_machine():
-    for path in loading.PACKAGE.glob("configs/*.py"):
-        plain = flatten(loading.load(str(path)).to_dict()) if path.name in FILES else {}
-        assert not any(isinstance(v, str) and pathlib.PurePath(v).is_absolute() for v in plain.values())

@@ -83,9 +83,3 @@ def test_a_stored_config_gets_the_fields_that_came_later():
     stored["train"] = plain["train"] | {"ema": 0.5}
     assert completed(stored) == plain | {"train": stored["train"]}
     assert completed({"task": ["no"], "model": 3}) == {"task": ("no",), "model": 3}
-
-
-@pytest.mark.parametrize("text", ["(({},0.1),)", "((['a'],1),)", "('a',None)"])
-def test_rates_are_pairs(text):
-    with pytest.raises(UsageError, match=r"optimizer\.rates must be pairs of a regular expression and a factor"):
-        loading.resolve("configs/vit_digits.py", {"optimizer.rates": text})

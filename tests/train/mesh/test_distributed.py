@@ -27,35 +27,26 @@ KUBERNETES = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 
 
 @pytest.mark.parametrize(
-    "environment",
+    ("environment", "installed", "is_one_of_several"),
     [
-        SLURM,
-        {name: value for name, value in SLURM.items() if name != "SLURM_STEP_NUM_TASKS"},
-        OPEN_MPI,
-        {"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "0"},
-        KUBERNETES | {"JOB_COMPLETION_INDEX": "0"},
+        (SLURM, "", True),
+        ({name: value for name, value in SLURM.items() if name != "SLURM_STEP_NUM_TASKS"}, "", True),
+        (SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, "", False),  # a shell in a job of four tasks
+        (SLURM | {"SLURM_NTASKS": "1", "SLURM_STEP_NUM_TASKS": "1"}, "", False),
+        ({name: SLURM[name] for name in SLURM if "STEP" not in name}, "", False),  # sbatch without srun
+        (OPEN_MPI, "", True),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "1"}, "", False),
+        ({"TPU_WORKER_HOSTNAMES": "a,b", "TPU_WORKER_ID": "0"}, "", True),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, "", False),
+        (KUBERNETES | {"JOB_COMPLETION_INDEX": "0"}, "kubernetes", True),
+        (KUBERNETES | {"JOB_COMPLETION_INDEX": "0"}, "", False),  # without the package that asks Kubernetes
+        (KUBERNETES, "kubernetes", False),  # any pod
+        ({}, "", False),
     ],
 )
-def test_a_scheduler_is_noticed(environment, monkeypatch):
-    monkeypatch.setattr(packages, "is_installed", lambda package: package == "kubernetes")
-    assert processes.in_cluster(environment)
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {},
-        SLURM | {"SLURM_STEP_NUM_TASKS": "1"},  # a shell in a job of four tasks
-        SLURM | {"SLURM_NTASKS": "1", "SLURM_STEP_NUM_TASKS": "1"},
-        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"},  # sbatch without srun
-        OPEN_MPI | {"OMPI_COMM_WORLD_SIZE": "1"},
-        {"TPU_WORKER_HOSTNAMES": "localhost"},
-        KUBERNETES,  # any pod
-        KUBERNETES | {"JOB_COMPLETION_INDEX": "0"},  # without the package that asks Kubernetes
-    ],
-)
-def test_a_process_alone_stays_alone(environment):
-    assert not processes.in_cluster(environment)
+def test_a_scheduler_is_noticed(environment, installed, is_one_of_several, monkeypatch):
+    monkeypatch.setattr(packages, "is_installed", lambda package: package == installed)
+    assert processes.in_cluster(environment) == is_one_of_several
 
 
 @pytest.mark.parametrize(

@@ -10,20 +10,11 @@ from train import main
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"model.depth": 10**9}, r"model\.depth must be at least 1 and at most 1000, but it is 1000000000\."),
-        (
-            {"data.batch_size": 10**12},
-            r"data\.batch_size must be below 2\*\*31 = 2147483648, but it is 1000000000000\.",
-        ),
         (
             {"train.replicas": 10**9},
             r"at least 2\.\d+ PB on each device, 2\.\d+ PB for parameters .* train\.replicas=1000000000",
         ),
         ({"data.batch_size": 2 * 10**9}, r"544 GB for a batch, but a device has .*data\.batch_size=2000000000"),
-        (
-            {"data.train_transforms": "resize(size=1000000000)"},
-            r"size of resize must be at least 1 and at most 16384, but it is 1000000000",
-        ),
         ({"model.width": 10**9}, r"at least 1\d\d EB on each device, 1\d\d EB for parameters"),
     ],
 )

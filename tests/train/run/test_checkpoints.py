@@ -112,19 +112,6 @@ def test_damage_to_any_file_never_passes_for_good(saved, tmp_path, damage, capsy
     assert damage is flip or {"_METADATA", "_CHECKPOINT_METADATA"} <= passed_over
 
 
-def test_every_flipped_byte_of_our_metadata_is_noticed(workdir, capsys):
-    path = workdir / "checkpoints" / "6" / "_CHECKPOINT_METADATA"
-    text = path.read_text()
-    start = text.index('"progress"')
-    for place in random.Random(0).sample(range(start, text.index("}}", start)), 12):
-        shutil.copytree(workdir, workdir.with_name("hit"))
-        other = "1" if text[place] != "1" else "2"
-        (workdir.with_name("hit") / path.relative_to(workdir)).write_text(text[:place] + other + text[place + 1 :])
-        assert restored(workdir.with_name("hit")) == 4
-        assert_passed_over(workdir.with_name("hit"), capsys)
-        shutil.rmtree(workdir.with_name("hit"))
-
-
 @pytest.mark.parametrize(
     "error",
     [

@@ -70,37 +70,26 @@ def test_one_that_fails_is_said_once_and_the_others_go_on(tmp_path, mine, capsys
     assert len(record) == 2
 
 
-def test_weights_and_biases_gets_numbers_by_step_and_one_identity(tmp_path, monkeypatch):
+@pytest.mark.parametrize("tracker", ["wandb", "trackio"])
+def test_a_tracker_gets_numbers_by_step_and_continues_its_run(tmp_path, monkeypatch, tracker):
+    """It knows a run by its identity, or Trackio by a name of its own."""
     logged, begun = [], []
     run = types.SimpleNamespace(log=lambda numbers, step: logged.append((step, numbers)), finish=lambda: None)
-    module = types.ModuleType("wandb")
+    module = types.ModuleType(tracker)
     module.init = lambda **options: begun.append(options) or run
-    monkeypatch.setitem(sys.modules, "wandb", module)
-    write(tmp_path, "wandb")
-    assert [step for step, _ in logged] == [3, 4]
-    assert {"validation/loss": 0.25, "validation/accuracy": 1.0}.items() <= logged[1][1].items()
-    (tmp_path / "metrics.jsonl").unlink()
-    write(tmp_path, "wandb")  # as a run that continues
-    assert begun[0]["id"] == begun[1]["id"]
-    assert begun[0]["resume"] == "allow"
-    assert begun[0]["config"]["train"]["loggers"] == "wandb"
-
-
-def test_trackio_knows_a_run_by_a_name_of_its_own(tmp_path, monkeypatch):
-    logged, begun = [], []
-    run = types.SimpleNamespace(log=lambda numbers, step: logged.append(step), finish=lambda: None)
-    module = types.ModuleType("trackio")
-    module.init = lambda **options: begun.append(options) or run
-    monkeypatch.setitem(sys.modules, "trackio", module)
+    monkeypatch.setitem(sys.modules, tracker, module)
     for folder in ("a/seed0", "b/seed0", "b/seed0"):  # the last continues
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / folder / "metrics.jsonl").unlink(missing_ok=True)
-        write(tmp_path / folder, "trackio")
-    one, other, again = (options["name"] for options in begun)
+        write(tmp_path / folder, tracker)
+    one, other, again = (options["id" if tracker == "wandb" else "name"] for options in begun)
     assert one != other == again
-    assert one.startswith("seed0-")
-    assert begun[0].keys() == {"project", "name", "config", "resume"}
-    assert logged == [3, 4] * 3
+    assert begun[0]["name"].startswith("seed0")
+    assert begun[0]["resume"] == "allow"
+    assert begun[0]["config"]["train"]["loggers"] == tracker
+    assert begun[0].keys() - {"id", "dir"} == {"project", "name", "config", "resume"}
+    assert [step for step, _ in logged] == [3, 4] * 3
+    assert {"validation/loss": 0.25, "validation/accuracy": 1.0}.items() <= logged[1][1].items()
 
 
 @pytest.mark.parametrize(
