@@ -29,7 +29,7 @@ TINY = {
 
 
 def arguments(workdir: Path | str, **changes: str) -> list[str]:
-    """The command line of a tiny run; `train__length` stands for `train.length`."""
+    """Makes the command line of a tiny run; `train__length` stands for `train.length`."""
     changes = {name.replace("__", "."): str(value) for name, value in changes.items()}
     config = changes.pop("config", "configs/vit_digits.py")
     return [
@@ -45,7 +45,7 @@ RESUMED = {"train__ema": 0.9, "data__mixup": 0.2, "train__accumulate": 2, "data_
 
 @pytest.fixture(scope="session")
 def uninterrupted(tmp_path_factory):
-    """A run that was never stopped."""
+    """Trains a run without stopping it."""
     workdir = tmp_path_factory.mktemp("whole") / "run"
     assert main.main(arguments(workdir, **RESUMED)) == 0
     return workdir
@@ -53,14 +53,14 @@ def uninterrupted(tmp_path_factory):
 
 @pytest.fixture
 def files_up_to():
-    """Sets how large a file may become, as a quota would."""
+    """Limits the size of files, as a quota would."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def faulty(fault: str, *arguments: str, cwd: Path = ROOT, **options) -> subprocess.CompletedProcess:
-    """Runs `train.main` in a fresh process, to which something happens; see `tests/train/faulty.py`."""
+    """Runs `train.main` in a new process to which something happens; see `tests/train/faulty.py`."""
     command = [sys.executable, "-m", "tests.train.faulty", *arguments]
     environment = os.environ | {"FAULT": fault, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, **options)
@@ -78,6 +78,6 @@ def kill_9():
 
 
 def record(workdir: Path) -> list[dict]:
-    """The lines of metrics.jsonl without the wall clock's."""
+    """Reads the lines of metrics.jsonl without the numbers of the wall clock."""
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if not k.endswith(("seconds", "_per_second"))} for line in lines]

@@ -1,8 +1,8 @@
-"""train.main, to which something happens once it has read a step: FAULT='6 SIGKILL'.
+"""Run train.main, to which something happens once it has read a step: FAULT='6 SIGKILL'.
 
-FAULT='5 SIGTERM SIGTERM' are two signals, and FAULT='5 group:SIGTERM' is one to its whole process group, as Ctrl-C in a
-terminal and schedulers send it. FAULT='0 /a/folder' starts it in another folder, as on a machine that lacks the data.
-With PROCESS=1, it happens to process 1 of several alone.
+FAULT='5 SIGTERM SIGTERM' sends two signals, and FAULT='5 group:SIGTERM' sends one to the whole process group, as Ctrl-C
+in a terminal and schedulers do. FAULT='0 /a/folder' starts it in another folder, as on a machine that lacks the data.
+With PROCESS=1, it happens only to process 1 of several.
 """
 
 import os
@@ -14,7 +14,7 @@ from train.run.training import TrainingRun
 
 
 def meet(step: int, *what: str) -> None:
-    """Arranges it."""
+    """Arranges what happens at a step."""
     if step == 0:
         os.chdir(*what)
         return
@@ -30,7 +30,7 @@ def meet(step: int, *what: str) -> None:
 
 
 def send(what: str) -> None:
-    """A signal by name."""
+    """Sends a signal by its name."""
     where, _, name = what.rpartition(":")
     (os.killpg if where == "group" else os.kill)(0 if where == "group" else os.getpid(), signal.Signals[name])
 

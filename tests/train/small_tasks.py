@@ -1,4 +1,4 @@
-"""Tasks of every kind, small, with their data: those that come with the packages, and a table that is written here."""
+"""Small tasks of every kind, with data that come with the packages or are written here."""
 
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,12 @@ RECURRENT = {"model.embedding": "8", "model.hidden": "8"}
 
 
 def config_of(name: str, folder: Path, **changes: Any) -> Config:
-    """The config of a small task.
+    """Resolves the config of a small task.
 
     Args:
-      name: Of `ALL`.
-      folder: Where data may be written.
-      changes: As `arguments` takes them.
+      name: A name in `ALL`.
+      folder: The folder where data may be written.
+      changes: Overrides, as `arguments` takes them.
     """
     if name == "classify_imdb":
         file = folder / "reviews.csv"
@@ -48,17 +48,17 @@ def config_of(name: str, folder: Path, **changes: Any) -> Config:
 
 
 def task_of(config: Config) -> tasks.Task:
-    """The task of a config."""
+    """Makes the task of a config."""
     return tasks.find(config.task)(config)
 
 
 def batch_of(task: tasks.Task) -> dict[str, jax.Array]:
-    """Its first batch."""
+    """Takes a task's first batch."""
     return jax.tree.map(jnp.asarray, next(task.train_batches(0, 1)))
 
 
 def params_of(task: tasks.Task) -> dict:
-    """Parameters of which every one counts, with nothing compiled."""
+    """Draws parameters of which none is 0, without compiling anything."""
     noise = np.random.default_rng(0)
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     return jax.tree.map(lambda leaf: jnp.asarray(noise.normal(0.0, 0.3, leaf.shape), leaf.dtype), shapes)

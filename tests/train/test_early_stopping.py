@@ -1,4 +1,4 @@
-"""A run that is no longer getting better ends, for good, wherever it was stopped; what is frozen stays as it was."""
+"""A run that no longer improves ends for good, wherever it was stopped; frozen parameters stay as they were."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ OPTIONS = {
 
 @pytest.fixture(autouse=True)
 def falling(monkeypatch):
-    """What decides falls with the loss, so that the first validation stays the best."""
+    """Makes the deciding value fall with the loss, so that the first validation stays the best."""
     monkeypatch.setattr(TrainingRun, "_value", lambda _, metrics: metrics["loss"])
 
 

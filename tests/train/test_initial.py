@@ -1,4 +1,4 @@
-"""A run that starts from another's parameters has them, and says what it has not."""
+"""A run that starts from another's parameters has them, and names those that it has not."""
 
 import json
 import re
@@ -83,7 +83,7 @@ def test_an_exchanged_layer_learns_the_outputs_of_the_layer_before(before):
 
 
 def test_what_is_fresh_again_has_new_values_of_the_usual_size(before):
-    """And not those from which the other run, of the same seed, has learned."""
+    """They are not the initial values of the other run, which has the same seed."""
     _, params = trained.load(before, "best")
     state, remark = started(train__init_from=before, train__fresh="attention/out/")
     plain, _ = started()

@@ -1,4 +1,4 @@
-"""Losses of tokens in chunks: the same numbers and gradients as of all logits at once, which are never there."""
+"""Losses in chunks of tokens have the numbers and gradients of all logits at once, which never exist."""
 
 import functools
 import math
@@ -28,7 +28,7 @@ def output(transposed, bias, dtype=jnp.float32):
 
 
 def sums(chunk, smoothing=0.0):
-    """A step's loss and sums, as a function of an output."""
+    """Makes a function from an output to a step's loss and sums."""
 
     def of(output):
         measure = functools.partial(losses.of_classes, smoothing=smoothing)
@@ -57,7 +57,7 @@ def test_the_loss_is_the_mean_over_tokens_of_minus_the_log_of_a_softmax():
 
 
 def test_chunks_of_bfloat16_differ_by_its_rounding_alone():
-    """Sums of float32 are the same; a kernel's gradient is added up in float32, over chunks in another order."""
+    """Sums in float32 agree; a kernel's gradient is summed in float32, in another order of chunks."""
     low = output(True, False, jnp.bfloat16)
     ((_, expected), gradient), ((_, found), again) = (sums(chunk)(low) for chunk in (0, 3))
     chex.assert_trees_all_close(found, expected, rtol=1e-6)
@@ -133,5 +133,5 @@ print("split")
 
 @pytest.mark.more
 def test_chunks_leave_the_batch_split_over_devices(run_python):
-    """Compiled for a mesh of 2 x 2 x 2, parameters are gathered, and nothing with the whole batch."""
+    """On a mesh of 2 x 2 x 2, parameters are gathered, but nothing that has the whole batch."""
     assert "split" in run_python("-c", ON_MESH, devices=8).stdout

@@ -1,4 +1,4 @@
-"""Schedules against their formulas, optimizers against hand-computed steps."""
+"""Schedules follow their formulas, and optimizers take hand-computed steps."""
 
 import dataclasses
 
@@ -38,7 +38,7 @@ def after_one_step(gradient=0.5, **changes):
 
 
 def rates_of(schedule, warmup, total):
-    """Of each step, by the compiled schedule."""
+    """Computes the learning rate of each step with the compiled schedule."""
     config = dataclasses.replace(CONFIG, schedule=schedule, end=0.2)
     steps = jnp.arange(total + 1)
     return np.asarray(jax.vmap(lambda step: learning_rate(config, Rates(0.1, warmup, total), step))(steps))

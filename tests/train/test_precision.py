@@ -1,4 +1,4 @@
-"""bfloat16 computes, float32 keeps: dtypes in the traced step of every model, and what both precisions learn."""
+"""Steps compute in bfloat16 and keep float32, and both precisions learn the same."""
 
 import statistics
 
@@ -18,7 +18,7 @@ RATES = Rates(jnp.float32(1e-3), 2, 1000)
 
 
 def step_of(config):
-    """The task's step with its state and batch, nothing of it computed."""
+    """Makes the task's step, the shapes of its state, and a batch."""
     task = small_tasks.task_of(config)
     step = Step.of(config, task.loss)
     state = jax.eval_shape(lambda key: step.init(task.init(key)), jax.random.key(0))
@@ -26,12 +26,12 @@ def step_of(config):
 
 
 def floats(tree):
-    """Dtypes of the floating-point arrays in a tree."""
+    """Lists the dtypes of the floating-point arrays in a tree."""
     return {leaf.dtype for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)}
 
 
 def operands(jaxpr, primitive):
-    """Dtypes of what such operations take."""
+    """Lists the dtypes of a primitive's operands."""
     found = (eqn for eqn in equations(jaxpr) if eqn.primitive.name == primitive)
     return {tuple(value.aval.dtype for value in eqn.invars) for eqn in found}
 
@@ -55,7 +55,7 @@ def test_bfloat16_computes_and_float32_keeps(name, tmp_path):
 
 @pytest.mark.more
 def test_both_precisions_learn_the_same_at_first(tmp_path):
-    """The short form of the next test: five steps of a small ViT."""
+    """This is the short form of the next test: five steps of a small ViT."""
     found = {}
     for dtype in ("float32", "bfloat16"):
         config = small_tasks.config_of("vit_digits", tmp_path, train__precision=dtype, data__batch_size=32)
@@ -74,7 +74,7 @@ def test_both_precisions_learn_the_same_at_first(tmp_path):
 
 @pytest.mark.long
 def test_both_precisions_reach_the_same(tmp_path):
-    """Means of 3 seeds: within 1 point of accuracy on digits, and 2 % of bits per byte on the manual."""
+    """Means of 3 seeds agree to 1 point of accuracy on digits and 2 % of bits per byte on the manual."""
     found = precision.measured(tmp_path, range(3))
     means = {name: {p: statistics.mean(values) for p, values in of.items()} for name, of in found.items()}
     digits, pydoc = means["digits"], means["pydoc"]

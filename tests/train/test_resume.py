@@ -24,7 +24,7 @@ pytestmark = pytest.mark.xdist_group(__name__)
 
 
 def said(capsys):
-    """What was printed, its folded lines in one."""
+    """Reads what was printed, with wrapped lines joined."""
     return " ".join(capsys.readouterr().out.split())
 
 
@@ -41,7 +41,7 @@ def test_kill_9_and_again_is_bit_identical(uninterrupted, tmp_path, capsys, kill
 
 
 def test_sigterm_saves_and_exits_cleanly_then_continues(uninterrupted, tmp_path, capsys):
-    """The whole process group gets it, with a worker that prepares data."""
+    """The whole process group gets the signal, including a worker that prepares data."""
     workdir = tmp_path / "run"
     process = faulty("5 group:SIGTERM", *arguments(workdir, **RESUMED, data__workers=1), start_new_session=True)
     assert process.returncode == 0, process.stderr
@@ -92,7 +92,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(uninterrupted, tmp_path, cap
 
 
 def changed_at(workdir):
-    """When each file was, but for the lock, which says who holds it."""
+    """Lists each file's time of change, except the lock's."""
     return sorted((p, p.stat().st_mtime_ns) for p in workdir.rglob("*") if p.is_file() and p.name != LOCK)
 
 
@@ -212,7 +212,7 @@ def test_a_longer_run_continues_a_finished_one(uninterrupted, tmp_path, capsys):
 
 
 class Killed(BaseException):
-    """Ends a run with no chance to save."""
+    """Ends a run without a chance to save."""
 
 
 def killed(step, monkeypatch, *flags):

@@ -1,4 +1,4 @@
-"""The pure step: accumulation, averages and bookkeeping against arithmetic by hand."""
+"""The pure step: accumulation, averages and bookkeeping agree with arithmetic by hand."""
 
 import chex
 import jax
@@ -49,7 +49,7 @@ def test_ragged_parts_equal_the_whole_batch(accumulate):
 
 @pytest.mark.parametrize("name", once(["vit_digits", "classify_imdb", "gpt_pydoc", "mlm_pydoc"], ["mlm_pydoc"]))
 def test_the_gradient_of_four_parts_is_that_of_the_whole_batch(name, tmp_path):
-    """Of the tasks' own losses: parts whose weights differ, one of which has none at all."""
+    """The weights of the parts differ, and one part has none at all."""
     dropout = ("embedding_dropout", "dropout", "attention_dropout")
     changes = {f"model__{rate}": 0.0 for rate in dropout}
     task = small_tasks.task_of(small_tasks.config_of(name, tmp_path, **changes))
@@ -73,7 +73,7 @@ INDEXER = "deepseek_sparse(heads=2, width=8, top=4)"
 
 @pytest.mark.parametrize("name", once(["vit_digits", "classify_imdb", "gpt_pydoc", "mlm_pydoc"], ["gpt_pydoc"]))
 def test_the_loss_of_layers_trains_what_the_loss_of_the_task_does_not(name, tmp_path):
-    """It is reported apart from the task's, for as much weight, and evaluation knows nothing of it."""
+    """It is reported apart from the task's loss, and evaluation does not compute it."""
     task = small_tasks.task_of(small_tasks.config_of(name, tmp_path, model__attention=INDEXER))
     params, batch = small_tasks.params_of(task), small_tasks.batch_of(task)
 
@@ -145,5 +145,5 @@ def test_a_state_stays_as_it_is_where_the_step_cannot_be_taken(bad):
 
 
 def steep(params, batch, key):
-    """A finite loss, whose gradient at 0 is not."""
+    """Computes a finite loss whose gradient at 0 is not finite."""
     return {"loss": jnp.sum(jnp.sqrt(params["w"])), "weight": jnp.ones(())}

@@ -1,4 +1,4 @@
-"""Durations: every unit, and no number without one."""
+"""Durations have a number and a unit."""
 
 import pytest
 

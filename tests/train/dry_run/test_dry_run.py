@@ -1,4 +1,4 @@
-"""Every config's step as shapes, without data; a few compiled, on fake devices; and the sizes that configs state."""
+"""Every config's step traces without data, a few compile on fake devices, and stated sizes are those of the data."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ OFFLINE = {"vit_digits": {"data.mixup": "0.2"}, "gpt_pydoc": {"data.eval_stride"
 
 
 def resolved(file, overrides):
-    """A config, with those overrides that it has fields for."""
+    """Resolves a config with those overrides for which it has fields."""
     plain = loading.load(f"configs/{file}").to_dict()
     known = {field for section in ("model", "data") for field in (f"{section}.{leaf}" for leaf in plain[section])}
     chosen = {field: text for field, text in overrides.items() if field in known | {"train.accumulate"}}
@@ -103,13 +103,13 @@ def leaves_of(tree):
 
 
 def split_into(path, leaf, sizes):
-    """How many parts the table of rules makes of an array."""
+    """Counts the parts into which the rules split an array."""
     spec = parameter_spec(path, leaf.shape, types.SimpleNamespace(shape=sizes))
     return math.prod(sizes[axis] for axis in spec if axis)
 
 
 def number(text):
-    """`1.5 MFLOP` as 1,500,000."""
+    """Reads `1.5 MFLOP` as 1,500,000."""
     digits, unit = text.split()
     return float(digits) * 1000 ** " kMGT".index(unit.removesuffix("FLOP") or " ")
 

@@ -1,4 +1,4 @@
-"""Described chips: names, what is compiled for, and what compilers and programs say; see tests/compilers too."""
+"""Described chips: their names, what is compiled for them, and what compilers say; see tests/compilers too."""
 
 import contextvars
 import importlib.util
@@ -186,7 +186,7 @@ def test_too_little_memory_to_compile_is_one_sentence(free, fits, monkeypatch, t
 
 
 class Planned:
-    """A dry run of two devices that fits where the config says what the test asks for."""
+    """A dry run on two devices that fits if the config has the overrides that the test asks for."""
 
     needs: ClassVar[dict] = {}
 

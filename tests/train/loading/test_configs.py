@@ -69,7 +69,7 @@ def test_the_super_config_is_an_alias():
 
 
 def recorded(config, read, prefix=""):
-    """A copy of a config's dataclasses that notes the path of every leaf that is read."""
+    """Copies a config's dataclasses so that they note the path of every leaf that is read."""
     values = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)

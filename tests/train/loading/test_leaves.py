@@ -1,4 +1,4 @@
-"""What a config's fields are is said by their declarations alone."""
+"""Declarations alone say what a config's fields are."""
 
 import ast
 import dataclasses
@@ -37,7 +37,7 @@ WRONG = {
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize("cls", SECTIONS.values())
 def test_every_field_refuses_what_its_type_does(cls):
-    """Bounds and names are in docs/configs.md, which another test holds to the declarations."""
+    """Another test compares the bounds and names in docs/configs.md with the declarations."""
     for path, leaf in leaves_of(cls).items():
         name, bounds = path.removeprefix(cls.PATH), leaf.valid.range
         beyond = {"at least 0": -1, "at least 1": -3, "above 0": -0.5, "at most": 2**30, "below": 2**33}
@@ -68,7 +68,7 @@ def test_what_is_checked_against_the_data_may_change_and_what_seeds_decide_may_n
 
 @pytest.mark.parametrize("room", ["train", "analysis", "models", "docs"])
 def test_no_table_repeats_what_the_declarations_say(room):
-    """No literal names several leaves: lists of them are derived."""
+    """No literal names several leaves, since lists of them are derived."""
     for path in (loading.PACKAGE / room).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Tuple | ast.List | ast.Set | ast.Dict):

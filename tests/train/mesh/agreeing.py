@@ -1,4 +1,4 @@
-"""Run in each of several processes: what they find out about one another, as JSON.
+"""Run in each of several processes, and print what they find out about one another as JSON.
 
 python -m tests.train.mesh.agreeing FOLDER
 """
@@ -19,7 +19,7 @@ from train.run import workdir
 
 
 def error(program: Callable[[], object]) -> list[str]:
-    """The kind and the sentence of the error that a program ends with."""
+    """Returns the kind and the sentence of the error that a program ends with."""
     try:
         program()
     except UsageError as error:
@@ -28,21 +28,21 @@ def error(program: Callable[[], object]) -> list[str]:
 
 
 def fail(*failing: int) -> None:
-    """Fails in some of the processes, with one sentence."""
+    """Fails in some of the processes with one sentence."""
     with processes.together():
         if jax.process_index() in failing:
             raise UsageError("No good.")
 
 
 def claim(*folders: Path, seed: int = 0) -> None:
-    """Claims a folder after the other."""
+    """Claims the folders, one inside the other."""
     if folders:
         with workdir.claimed(folders[0], {"seed": seed}, {"words.json": "[]"}):
             claim(*folders[1:])
 
 
 def translations(folder: Path) -> list[list[str]]:
-    """What a model of noise makes of the validation pairs, and the references."""
+    """Translates the validation pairs with a model of noise; returns the translations and the references."""
     from tests.train.tasks.test_language_modelling import noisy  # they use devices, so only after joining
     from tests.train.tasks.test_translation import task_of
 
@@ -55,7 +55,7 @@ def translations(folder: Path) -> list[list[str]]:
 
 
 def main(argument: str) -> dict[str, object]:
-    """All of it, in the same order in every process."""
+    """Collects everything, in the same order in every process."""
     folder, here = Path(argument), jax.process_index()
     run, own = folder / "run", folder / f"of_{here}"
     found = {

@@ -1,4 +1,4 @@
-"""Run in a process with eight fake devices: losses of 20 steps of one experiment on each mesh, as JSON.
+"""Train 20 steps of one experiment on each mesh of eight fake devices, and print the losses as JSON.
 
 python -m tests.train.mesh.on_meshes vit 1x1x1 2x2x2
 """
@@ -35,7 +35,7 @@ MODELS = {
 
 
 def losses(model: str, shape: str) -> list[float]:
-    """Of each step, on the first devices, as many as the mesh `data x fsdp x tensor (x context)` needs."""
+    """Trains on as many devices as the mesh `data x fsdp x tensor (x context)` needs; returns each step's loss."""
     file, changes = MODELS[model]
     axes = dict(zip(("mesh__data", "mesh__fsdp", "mesh__tensor", "mesh__context"), shape.split("x"), strict=False))
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Compiled programs from disk: the same numbers, faster; and no damage to the folder stops or changes a run."""
+"""Compiled programs from disk give the same numbers, and no damage to the folder stops or changes a run."""
 
 import os
 import resource
@@ -21,7 +21,7 @@ print(int(jax.jit(lambda x: x + 1)(41)))
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """The user's cache folder, and nothing of JAX's own settings."""
+    """Sets the user's cache folder, and removes JAX's own settings."""
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     monkeypatch.delenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", raising=False)
     monkeypatch.setenv("ATTENTION_BENCH_CACHE", str(tmp_path / "cache"))
@@ -29,7 +29,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def whole(path):
-    """What a program's file holds; a zlib.error where it is damaged."""
+    """Decompresses a program's file; raises a zlib.error if it is damaged."""
     return zlib.decompress(path.read_bytes())
 
 

@@ -1,4 +1,4 @@
-"""How a process learns that it is one of several, and what a process alone does."""
+"""A process learns whether it is one of several; the launcher starts and ends them together."""
 
 import os
 import subprocess
@@ -143,7 +143,7 @@ def test_launch_says_how_to_continue_where_it_chose_the_work_directory(program, 
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """Makes a module of a line of Python, in which `me` is the process's number."""
+    """Makes a module from a line of Python, in which `me` is the process's number."""
 
     def make(line):
         lines = ["import os, signal, sys, time", "me = int(sys.argv[3].partition('=')[2])", line]
@@ -194,7 +194,7 @@ while true; do sleep 0.02; done""",
 
 @pytest.mark.parametrize(("ends", "code"), once([("", 0), ("0", 0), ("2", 2)], [("2", 2)]))
 def test_the_slurm_script(tmp_path, ends, code):
-    """Near the end of its time it has the run saved and queues it again; one that has finished or failed it leaves."""
+    """Near the end of its time it saves and requeues the run, unless that has finished or failed."""
     script = (ROOT / "docs/scaling.md").read_text().split("```bash\n")[1].split("```")[0]
     assert "\nrun=/shared/runs/vit\n" in script
     (tmp_path / "run").mkdir()

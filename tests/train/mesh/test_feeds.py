@@ -1,4 +1,4 @@
-"""Batches from the host and from the devices train alike, and a run keeps the place that it has chosen."""
+"""Batches from the host and from the devices train alike, and a run keeps its choice of the two."""
 
 import chex
 import jax
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.xdist_group(__name__)
 
 
 def taken(setup, feed, calls, program=None):
-    """The state and the losses after calls of so many steps."""
+    """Takes steps in calls of these lengths; returns the state and the losses."""
     with jax.set_mesh(setup.replicas.mesh):
         (state, _), losses, step = setup.fresh(lambda params: (params, "")), [], 0
         program = program or setup.program(feed)
@@ -39,9 +39,9 @@ def setup_of(name, tmp_path, **changes):
 
 @pytest.mark.parametrize("name", ["vit_digits", more("gpt_pydoc"), more("mlm_pydoc"), more("classify_imdb")])
 def test_a_hundred_steps_are_the_same_wherever_the_data_live(name, tmp_path):
-    """The loss within 1e-5; parameters within 1e-4, since the two programs round differently.
+    """Losses agree to 1e-5 and parameters to 1e-4, since the two programs round differently.
 
-    But for the keys' biases, which softmax ignores: Adam scales the rounding of their gradients up.
+    Biases of keys are left out: softmax ignores them, and Adam scales up the rounding of their gradients.
     """
     setup = setup_of(name, tmp_path, train__length="100 steps")
     with feeds.HostFeed(setup.replicas, setup.task.sources["train"]) as feed:
@@ -66,7 +66,7 @@ def test_calls_give_the_same_bits_however_they_are_cut(tmp_path):
 
 
 def test_one_program_serves_every_seed_rate_length_and_count(tmp_path):
-    """The text of what is compiled is the same, so that a cache has it."""
+    """The compiled text is the same, so a cache serves all of them."""
     texts = set()
     for seed, rate, length in ((0, 1e-3, 50), (7, 3e-2, 80)):
         changes = {"seed": seed, "optimizer__learning_rate": rate, "train__length": f"{length} steps"}

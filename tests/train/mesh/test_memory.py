@@ -1,4 +1,4 @@
-"""What cannot fit is told at once, with its size; whatever would have to be made for it is not."""
+"""What cannot fit is refused at once, with its size, and nothing is made for it."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Several processes train as one does; when one of them dies or is stopped, all end, and go on together."""
+"""Several processes train as one does; when one dies or is stopped, all end, and they continue together."""
 
 import json
 import os
@@ -35,14 +35,14 @@ KILLED_AFTER = 7
 
 
 def launched(flags, processes=2, fault="", limit=240, cwd=ROOT):
-    """A training in several processes of two devices each, which must have ended within so many seconds.
+    """Trains in several processes of two devices each.
 
     Args:
-      flags: Of `train.main`.
-      processes: How many.
-      fault: What happens to process 1, see `faulty.py`.
-      limit: Seconds.
-      cwd: Where they are started.
+      flags: The flags of `train.main`.
+      processes: The number of processes.
+      fault: What happens to process 1; see `faulty.py`.
+      limit: The seconds within which all must end.
+      cwd: The folder in which they start.
     """
     command = ["-c", LAUNCH, str(processes), "tests.train.faulty" if fault else "train.main", *flags]
     environment = os.environ | {"FAULT": fault, "PROCESS": "1", "PYTHONPATH": str(ROOT)}
@@ -52,7 +52,7 @@ def launched(flags, processes=2, fault="", limit=240, cwd=ROOT):
 
 
 def losses(workdir):
-    """Of every step, by step."""
+    """Reads the loss of every step."""
     return {line["step"]: line["loss"] for line in record(workdir) if line["split"] == "train"}
 
 
@@ -67,7 +67,7 @@ def assert_same_losses(one, other):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """One process with one device, from start to end."""
+    """Trains in one process with one device, from start to end."""
     workdir = tmp_path_factory.mktemp("alone") / "run"
     assert main.main(arguments(workdir, **OPTIONS)) == 0
     return workdir
@@ -75,7 +75,7 @@ def alone(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    """Two processes of two devices, from start to end."""
+    """Trains in two processes of two devices, from start to end."""
     workdir = tmp_path_factory.mktemp("two") / "run"
     done = launched(arguments(workdir, **OPTIONS))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -85,7 +85,7 @@ def two(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """Two processes, of which the second was killed."""
+    """Trains in two processes until the second is killed."""
     workdir = tmp_path_factory.mktemp("killed") / "run"
     done = launched(arguments(workdir, **OPTIONS), fault=f"{KILLED_AFTER} SIGKILL", limit=120)
     return workdir, done
@@ -163,7 +163,7 @@ def test_data_that_one_process_lacks_end_all_with_one_sentence(tmp_path):
 
 @pytest.fixture(scope="module")
 def agreed(tmp_path_factory):
-    """What two processes find out about one another, which SLURM seems to have started."""
+    """Collects what two processes, which SLURM seems to have started, find out about each other."""
     folder = tmp_path_factory.mktemp("agreed")
     write_pairs(folder / "pairs")
     slurm = {
@@ -188,7 +188,7 @@ def agreed(tmp_path_factory):
 
 
 def write_pairs(folder):
-    """Sentences for `agreeing.translations`."""
+    """Writes sentences for `agreeing.translations`."""
     folder.mkdir()
     lines = "".join(f"{source}\t{target}\n" for source, target in PAIRS)
     for split in ("train", "val", "test"):
@@ -246,7 +246,7 @@ def test_four_processes_equal_one(alone, tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("process", [0, 1])
 def test_a_killed_process_is_noticed_without_a_launcher(tmp_path, process):
-    """Within a minute of the death, by its connection or its heartbeat."""
+    """The others notice its lost connection or heartbeat within a minute."""
     port = 20000 + os.getpid() % 20000
     flags = [f"--coordinator=127.0.0.1:{port}", "--num-processes=2", *arguments(tmp_path / "run", **OPTIONS)]
     job = [

@@ -1,4 +1,4 @@
-"""Replicas trained together are the runs of their seeds: batches, dropout, parameters, record, result."""
+"""Replicas trained together equal the runs of their seeds: batches, dropout, parameters, record, result."""
 
 import itertools
 import json
@@ -59,13 +59,13 @@ def one_device():
 
 
 def in_double(task):
-    """The task with a model that computes in float64."""
+    """Makes the task's model compute in float64."""
     task.model = task.model.clone(dtype=jnp.float64)
     return task
 
 
 def apart(config, seeds, steps, double):
-    """What separate runs of the seeds do: batches, losses and last parameters of each. Knows nothing of replicas."""
+    """Trains each seed apart, without replicas; returns the batches, losses and last parameters of each."""
     task = tasks.find(config.task)(config)
     task = in_double(task) if double else task
     one, timetable = Step.of(config, task.loss), Timetable.of(config, task.train_examples)
@@ -91,7 +91,7 @@ def doubled(tree):
 
 
 def together(config, mesh, steps, double=False):
-    """The same of one program; the state as it lies on the mesh."""
+    """Trains all seeds in one program; returns batches, losses and the state on the mesh."""
     replicas = Replicas.of(config, mesh)
     task = tasks.find(config.task)(config)
     task = in_double(task) if double else task
@@ -134,7 +134,7 @@ def long(*arguments):
     ],
 )
 def test_five_together_are_five_apart(name, double):
-    """Data order, augmentation, initial values and dropout are the same; so is all the rest, but for its rounding."""
+    """Batches are the same to the bit; losses and parameters differ by rounding alone."""
     with jax.enable_x64(double):
         config, _ = resolved(name, train__replicas=5, seed=SEEDS[0])
         separate = apart(config, SEEDS, 20, double)
@@ -185,12 +185,12 @@ print("silent")
     [more(8, (4, 1, 1), (2, 16, 32)), long(4, (2, 2, 2), (4, 8, 16)), long(3, (2, 1, 1), (3, 16, 32))],
 )
 def test_on_devices_they_are_split_or_their_batches_are(run_python, replicas, mesh, part):
-    """A parameter's part on one device."""
+    """`part` is the shape of a parameter on one device."""
     assert "equal" in run_python("-c", SPLIT, *map(str, (replicas, *mesh, *part)), devices=8).stdout
 
 
 def test_kernels_are_told_of_replicas():
-    """By the name of an axis, through whatever is traced between."""
+    """They see the name of an axis through whatever is traced in between."""
 
     def function(x):
         told = jax.lax.scan(jax.checkpoint(lambda x, _: (x, in_replicas())), x, length=2)[1]
@@ -218,7 +218,7 @@ def _normal(seed, *shape):
     ],
 )
 def test_kernels_and_their_dropout_are_the_same_under_vmap(score, implementation):
-    """Of 3 replicas. Values are one-hot, so that outputs are the weights: what is dropped is zero."""
+    """Values are one-hot, so outputs are the weights, and dropped ones are zero."""
     network = [(_normal(1, 3, 8, 4), _normal(2, 3, 4)), (_normal(3, 3, 4, 1), _normal(4, 3, 1))]
     function, more = getattr(attention, f"{score}_attention"), [network] if score == "neural" else []
     query, key = _normal(5, 3, 2, 16, 2, 4), _normal(6, 3, 2, 16, 2, 4)
@@ -262,13 +262,13 @@ def trained(folder, name="vit_digits", **changes):
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    """A run of two replicas."""
+    """Trains two replicas."""
     return trained(tmp_path_factory.mktemp("replicas") / "run", seed=3, train__replicas=2)
 
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory):
-    """The run of the second one's seed."""
+    """Trains the second replica's seed alone."""
     return trained(tmp_path_factory.mktemp("single") / "run", seed=4)
 
 
@@ -336,7 +336,7 @@ def test_evaluate_gets_the_same_numbers(pair, capsys, step):
 
 
 class Killed(BaseException):
-    """Ends a run with no chance to save."""
+    """Ends a run without a chance to save."""
 
 
 @pytest.mark.more
@@ -402,7 +402,7 @@ def test_a_replica_that_diverges_is_frozen_and_the_others_go_on(pair, tmp_path, 
 
 
 def poison(monkeypatch, spoil):
-    """Spoils the batches of training, each with the number of those before it."""
+    """Spoils each batch of training, given the number of those before it."""
     to_devices, taken = Replicas.to_devices, itertools.count()
 
     def poisoned(replicas, batch, stacked, **others):
@@ -414,7 +414,7 @@ def poison(monkeypatch, spoil):
 
 
 def of_the_second_infinite(measure):
-    """An evaluator whose second replica has no finite loss."""
+    """Makes the second replica's measured loss infinite."""
 
     def call(evaluator, split, params):
         measured, speed = measure(evaluator, split, params)
@@ -432,7 +432,7 @@ def test_where_all_diverge_the_run_ends_as_one_alone_does(tmp_path, monkeypatch)
 
 @pytest.mark.more
 def test_rates_are_trained_together_as_their_own_runs(pair, tmp_path):
-    """The pair's rate is one of two here; the other is that of a run of its own."""
+    """One of the rates is the pair's; the other is that of another run."""
     usual = resolved("vit_digits")[0].optimizer.learning_rate
     folder = trained(tmp_path / "both", seed=3, train__replicas=2, train__rates=(0.004, usual))
     slow = trained(tmp_path / "slow", seed=3, train__replicas=2, optimizer__learning_rate=0.004)

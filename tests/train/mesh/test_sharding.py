@@ -1,4 +1,4 @@
-"""One device or eight, whatever is split: the same losses; and what does not divide is said first."""
+"""Losses are the same on one device and on eight, whatever is split; what does not divide is refused first."""
 
 import contextlib
 import functools
@@ -124,7 +124,7 @@ print("split")
 
 
 def mesh_of(*sizes):
-    """As much of a mesh as rules and checks read."""
+    """Makes as much of a mesh as rules and checks read."""
     axes = dict(zip(("data", "fsdp", "tensor", "context"), sizes, strict=False))
     return types.SimpleNamespace(shape=axes, size=math.prod(sizes))
 
@@ -208,7 +208,7 @@ WHOLE = re.compile(r"align_kernel \(257, 257\)|head(/|_)bias \((50265|58101),\)"
 
 @functools.cache
 def parameters(spec, lora=""):
-    """Shapes by path, of one block for each mechanism."""
+    """Lists the shapes of a model with one block for each mechanism, by path."""
     layers = spec.count("|") + 1
     depths = {"model.depth": str(layers)} | ({"model.decoder_depth": str(layers)} if "translate" in spec else {})
     config, _ = loading.resolve(

@@ -1,4 +1,4 @@
-"""Whatever happens to a checkpoint's files, what is restored is bit for bit what was saved, then or the time before."""
+"""Whatever happens to a checkpoint's files, what is restored is bit for bit what was saved, by it or an earlier one."""
 
 import errno
 import os
@@ -45,7 +45,7 @@ def save_and_wait(checkpoints, step, best=0):
 
 
 def restored(workdir):
-    """The step that is restored, after asserting that all of it is what was saved."""
+    """Restores a step, asserts that all of it is what was saved, and returns its number."""
     with Checkpoints(workdir, keep=2) as checkpoints:
         step, found, told = checkpoints.restore(abstract())
     assert step == int(found.step)

@@ -1,4 +1,4 @@
-"""A digest changes with every bit, is what its formula says, and is the same on every mesh."""
+"""A digest changes with every bit, follows its formula, and is the same on every mesh."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ print(*found, digests({"x": jnp.asarray(x)})["x"])
 
 
 def by_hand(array):
-    """The same sum with Python's integers."""
+    """Computes the digest with Python's integers."""
 
     def mix(word):
         word = ((word ^ (word >> 16)) * 0x85EBCA6B) % 2**32

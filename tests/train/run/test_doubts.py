@@ -1,4 +1,4 @@
-"""What stands against a result is said where its figures are."""
+"""Doubts about a result are sentences beside its figures."""
 
 import pytest
 

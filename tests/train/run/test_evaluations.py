@@ -1,4 +1,4 @@
-"""Time of measuring is that of the steps: neither of compiling them nor of what is written beside."""
+"""The time of an evaluation is that of its steps, without compiling them or writing texts."""
 
 import time
 import types
@@ -15,7 +15,7 @@ from train.tasks import Task
 
 
 class Slow(Task):
-    """Three batches of a second each, whose steps take 100 seconds to compile, and 1,000 seconds of writing."""
+    """A task of three batches of a second each, 100 seconds of compiling and 1,000 seconds of writing."""
 
     units_per_example = 5
 

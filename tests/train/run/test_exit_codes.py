@@ -1,4 +1,4 @@
-"""Exit codes are those of the page, and each says what the page says."""
+"""Exit codes are those in docs/reliability.md, and each means what the page says."""
 
 import re
 import signal
@@ -27,7 +27,7 @@ runpy.run_module("train.main", run_name="__main__")
 
 
 def page():
-    """The codes of the page, each with what it says."""
+    """Reads the page's exit codes and their meanings."""
     table = (ROOT / "docs/reliability.md").read_text().partition("## Exit codes")[2].partition("\n## ")[0]
     return {int(code): said for code, said in re.findall(r"^\| (\d+) \| (.*) \|$", table, re.MULTILINE)}
 

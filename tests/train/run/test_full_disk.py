@@ -1,4 +1,4 @@
-"""A disk that takes no more ends a run with one sentence; with space again, the same command continues bit for bit."""
+"""A full disk ends a run with one sentence; with space again, the same command continues bit for bit."""
 
 import os
 import resource
@@ -22,7 +22,7 @@ LINE = {"step": 1, "split": "train", "loss": 0.5}
 
 @pytest.fixture
 def disk(tmp_path):
-    """A file system of its own, whose size in KiB can be set."""
+    """Mounts a small file system whose size in KiB can be set."""
     folder = tmp_path / "disk"
     folder.mkdir()
 

@@ -1,4 +1,4 @@
-"""Asked once to stop, a process saves first; asked twice, it is gone."""
+"""Asked to stop once, a process saves first; asked twice, it ends at once."""
 
 import os
 import signal
@@ -61,7 +61,7 @@ def test_after_the_first_signal_what_was_there_before_hears_the_second():
 
 @pytest.mark.parametrize(("first", "second"), [("SIGTERM", "SIGINT"), more("SIGINT", "SIGTERM")])
 def test_the_program_asked_twice_is_gone(run_python, first, second):
-    """Killed by the signal itself, so nothing is waited for, and nothing is written."""
+    """The signal itself kills it, so nothing is waited for or written."""
     done = run_python("-c", TWICE.format(first=first, second=second), check=False)
     assert done.returncode == -signal.Signals[second]
     assert done.stderr == ""

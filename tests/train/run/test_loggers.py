@@ -1,4 +1,4 @@
-"""Loggers get the record's lines; what is wrong with them is a sentence, and ends no run."""
+"""Loggers get the record's lines; their errors are sentences, and end no run."""
 
 import dataclasses
 import sys
@@ -72,7 +72,7 @@ def test_one_that_fails_is_said_once_and_the_others_go_on(tmp_path, mine, capsys
 
 @pytest.mark.parametrize("tracker", ["wandb", "trackio"])
 def test_a_tracker_gets_numbers_by_step_and_continues_its_run(tmp_path, monkeypatch, tracker):
-    """It knows a run by its identity, or Trackio by a name of its own."""
+    """Weights & Biases knows a run by its id, Trackio by its name."""
     logged, begun = [], []
     run = types.SimpleNamespace(log=lambda numbers, step: logged.append((step, numbers)), finish=lambda: None)
     module = types.ModuleType(tracker)

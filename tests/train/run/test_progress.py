@@ -57,14 +57,14 @@ def test_peak_memory_is_of_the_fullest_device_or_of_the_process(monkeypatch):
 
 
 def report(loss, weight, norm):
-    """Of a call of one step."""
+    """Makes the report of a call of one step."""
     loss, weight, norm = (np.array([number]) for number in (loss, weight, norm))
     taken = np.isfinite(loss) & np.isfinite(norm)
     return {"sums": {"loss": loss, "weight": weight}, "gradient_norm": norm, "learning_rate": norm / 10, "taken": taken}
 
 
 def joined(*reports):
-    """The call of several steps."""
+    """Joins reports to that of one call of several steps."""
     return jax.tree.map(lambda *numbers: np.concatenate(numbers), *reports)
 
 

@@ -1,4 +1,4 @@
-"""The record is cut back to its checkpoint, TensorBoard's file holds the same numbers, and long lines are folded."""
+"""The record is cut back to its checkpoint, TensorBoard has the same numbers, and long lines are wrapped."""
 
 import json
 import struct
