@@ -13,7 +13,7 @@ from analysis import archive, metrics
 from analysis.archive import Entry
 from attention.errors import UsageError, in_line
 from train.loading.leaves import NOT_SETTINGS
-from train.run.results import of_replica
+from train.run.results import lines_of_replica
 
 MECHANISM = "model.attention"
 
@@ -159,7 +159,7 @@ def group(runs: Sequence[Run], asked: Mapping[str, Sequence[Any]]) -> Found:
 
 def of_seed(record: Sequence[Mapping[str, Any]], replica: int, together: int) -> list[dict[str, Any]]:
     """Picks a replica's lines of a record, each with an equal share of the seconds of those trained together."""
-    return [{**line, "seconds": line["seconds"] / together} for line in of_replica(record, replica)]
+    return [{**line, "seconds": line["seconds"] / together} for line in lines_of_replica(record, replica)]
 
 
 def short(field: str) -> str:

@@ -41,7 +41,7 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
         jax.set_mesh(setup.replicas.mesh),
         kept,
         processes.ending_alone(),
-        kept.telling_of_a_full_disk(),
+        kept.explaining_a_full_disk(),
         TrainingRun(setup, directory, resolved, kept) as run,
     ):
         with run.hearing_signals():

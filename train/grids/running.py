@@ -113,7 +113,7 @@ def take_apart(place: Path, members: Sequence[Path]) -> list[Path]:
         for path in place.iterdir():
             if path.is_file() and path.suffix == ".json" and path.name not in ("config.json", "result.json"):
                 shutil.copyfile(path, member / path.name)
-        lines = [_shared(line, len(members)) for line in results.of_replica(record, replica)]
+        lines = [_shared(line, len(members)) for line in results.lines_of_replica(record, replica)]
         write_text(member / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
         with contextlib.closing(TensorBoard(member, 0)) as board:
             for line in lines:

@@ -54,7 +54,7 @@ def load(spec: str) -> ConfigDict:
         raise unknown("config file", text, [f"configs/{path.name}" for path in files()])
     if path.suffix != ".py":
         raise UsageError(f"{path} is no config: configs are Python files, such as configs/vit_digits.py.")
-    get_config = _of_the_user(path, lambda: runpy.run_path(str(path), run_name="config")).get("get_config")
+    get_config = _run_user_code(path, lambda: runpy.run_path(str(path), run_name="config")).get("get_config")
     if get_config is None:
         raise UsageError(f"{path} is no config: it has no function get_config.")
     arguments = (argument,) if argument else ()
@@ -62,7 +62,7 @@ def load(spec: str) -> ConfigDict:
         inspect.signature(get_config).bind(*arguments)
     except TypeError as error:
         raise UsageError(f"{path} cannot take the argument {argument!r}: {error}.") from error
-    config = _of_the_user(path, lambda: get_config(*arguments))
+    config = _run_user_code(path, lambda: get_config(*arguments))
     if not isinstance(config, Mapping | ConfigDict):
         raise UsageError(f"get_config of {path} must return a ConfigDict, not {type(config).__name__}.")
     try:
@@ -95,7 +95,7 @@ def listing() -> str:
     return "\n".join([*lines, "", *LISTED])
 
 
-def _of_the_user(path: Path, run: Callable[[], Any]) -> Any:
+def _run_user_code(path: Path, run: Callable[[], Any]) -> Any:
     try:
         return run()
     except Exception as error:

@@ -15,6 +15,7 @@ from attention.mesh import BATCH, CONTEXT, HEADS, described
 from train.config.schema import MeshConfig
 
 AXES = (*BATCH, *HEADS)
+EXAMPLES = P(BATCH)  # how a batch is split
 
 # The first pattern that matches a parameter's path gives the mesh axes for its last axes. Earlier axes, such as that of
 # stacked copies, stay whole, and so does an array with fewer axes than its rule.
@@ -130,7 +131,7 @@ def batch_sharding(mesh: Mesh, spec: P, shape: tuple[int, ...]) -> NamedSharding
     return NamedSharding(mesh, P(*spec, CONTEXT) if tokens and context(mesh) > 1 else spec)
 
 
-def to_devices(batch: dict[str, np.ndarray], mesh: Mesh, spec: P = P(BATCH)) -> dict[str, jax.Array]:  # noqa: B008
+def to_devices(batch: dict[str, np.ndarray], mesh: Mesh, spec: P = EXAMPLES) -> dict[str, jax.Array]:
     """Makes global arrays from each process's part of a batch, split by `spec` and over context."""
     return {
         name: jax.make_array_from_process_local_data(batch_sharding(mesh, spec, array.shape), array)

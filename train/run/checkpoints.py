@@ -58,7 +58,7 @@ class Checkpoints(contextlib.AbstractContextManager):
                 raise
 
     @contextlib.contextmanager
-    def telling_of_a_full_disk(self, step: int | None = None) -> Iterator[None]:
+    def explaining_a_full_disk(self, step: int | None = None) -> Iterator[None]:
         """Turns the error of a full disk into a UsageError, and removes the unfinished checkpoint of `step`."""
         try:
             yield
@@ -105,7 +105,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             )
         self._best = frozenset(best)
         content = {"step": step, "progress": progress, "digests": digest.digests(tree)}
-        with self.telling_of_a_full_disk(step):
+        with self.explaining_a_full_disk(step):
             path = self._folder / str(step)
             self._writing = ocp.save_async(path, tree, custom_metadata=digest.seal(content)), step
 
@@ -113,7 +113,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         """Waits until the checkpoint is on disk, then removes those that are no longer needed."""
         if self._writing:
             (response, step), self._writing = self._writing, None
-            with self.telling_of_a_full_disk(step):
+            with self.explaining_a_full_disk(step):
                 response.result()
             steps = self.steps()
             resuming = [*filter(self._resumes, steps)]
@@ -152,20 +152,20 @@ class Checkpoints(contextlib.AbstractContextManager):
     def load_params(self, step: int, abstract: Params, averaged: bool) -> Params:
         """Loads only the parameters of one of `steps`, or only their moving average."""
         name = AVERAGED if averaged else PARAMS
-        with self._telling_of_damage(step):
+        with self._explaining_damage(step):
             return self._read(step, {name: abstract}, partial=True)[0][name]
 
     def load_evaluated(self, step: int) -> dict[str, Params]:
         """Loads onto the CPU the parameters of a step, their moving average, or both, whichever it has."""
         here = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
-        with self._telling_of_damage(step):
+        with self._explaining_damage(step):
             describe = functools.partial(jax.ShapeDtypeStruct, sharding=here)
             abstract = jax.tree.map(lambda leaf: describe(leaf.shape, leaf.dtype), self._parts(step))
             return self._read(step, abstract, partial=True)[0]
 
     def shapes(self, step: int) -> dict[str, tuple[int, ...]]:
         """Lists the shape of every parameter of a step by its path, without loading it."""
-        with self._telling_of_damage(step):
+        with self._explaining_damage(step):
             params, *_ = self._parts(step).values()  # a best step may have only the average
             return {path: tuple(leaf.shape) for path, leaf in flatten_dict(params, sep="/").items()}
 
@@ -187,7 +187,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         return int(number)
 
     @contextlib.contextmanager
-    def _telling_of_damage(self, step: int) -> Iterator[None]:
+    def _explaining_damage(self, step: int) -> Iterator[None]:
         try:
             yield
         except Exception as error:

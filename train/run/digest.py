@@ -41,15 +41,15 @@ def digest(x: Shaped[Array, "..."]) -> UInt32[Array, ""]:
 
 def digests(tree: Any) -> dict[str, int]:
     """Digests every array of a tree, by its path, such as `params/head/kernel`."""
-    return {name: int(value) for name, value in _of_leaves(digest, tree)}
+    return {name: int(value) for name, value in _each_leaf(digest, tree)}
 
 
 def not_finite(tree: Any) -> list[str]:
     """Lists the paths of a tree's arrays in which a number is not finite."""
-    return [name for name, finite in _of_leaves(is_finite, tree) if not finite]
+    return [name for name, finite in _each_leaf(is_finite, tree) if not finite]
 
 
-def _of_leaves(function: Callable[[jax.Array], jax.Array], tree: Any) -> Iterator[tuple[str, Any]]:
+def _each_leaf(function: Callable[[jax.Array], jax.Array], tree: Any) -> Iterator[tuple[str, Any]]:
     """Yields the path of every array and, on the host, the function's value.
 
     They are computed one by one, since many programs on all devices at once would deadlock where the devices are

@@ -73,17 +73,17 @@ def write(
     }
     record = files.read_record(directory) if first else []  # only the first process surely sees all of it
     found = [
-        results.of_one(life, step, last, best, results.of_replica(record, replica), recorder.rate)
+        results.replica_result(life, step, last, best, results.lines_of_replica(record, replica), recorder.rate)
         for replica, (life, last, best) in enumerate(outcomes)
     ]
-    result = results.of_all(found, replicas.seeds, replicas.rates, shared)
+    result = results.run_result(found, replicas.seeds, replicas.rates, shared)
     if first:
         files.write_json(directory / "result.json", result)
         draw_curves(record, directory / "curves.png")
     if early and setup.config.train.patience:
         patience = f"{counted(setup.config.train.patience, 'evaluation')} on validation data (train.patience)"
         recorder.say(f"Ended after step {step} of {setup.timetable.total}: no better {task.best} in {patience}.")
-    recorder.say(*results.lines_of(result, task.best))
+    recorder.say(*results.summary(result, task.best))
     recorder.say(f"Everything is in {directory}: result.json, metrics.jsonl, curves.png, checkpoints/")
     return result
 
@@ -102,7 +102,7 @@ def draw_curves(lines: list[dict[str, Any]], path: Path) -> None:
         for split, points in splits.items():
             colour, width = f"C{list(splits).index(split)}", 0.8 if count > 1 else None
             for replica in range(count):
-                measured = results.of_replica(points, replica)
+                measured = results.lines_of_replica(points, replica)
                 steps, values = [p["step"] for p in measured], [p[name] for p in measured]
                 style = {"color": colour, "linewidth": width, "marker": "o" if len(measured) == 1 else None}
                 axes.plot(steps, values, label=None if replica else split, **style)

@@ -13,7 +13,7 @@ Metrics = dict[str, float]
 TIMES = ("final", "best")  # the metrics at the last and the best step, each by split
 
 
-def of_one(life: Life, step: int, last: Metrics, best: Metrics, lines: Lines, rate: str) -> dict[str, Any]:
+def replica_result(life: Life, step: int, last: Metrics, best: Metrics, lines: Lines, rate: str) -> dict[str, Any]:
     """Makes the result of one replica after the run's last `step`, without the entries that all share.
 
     Args:
@@ -37,12 +37,12 @@ def of_one(life: Life, step: int, last: Metrics, best: Metrics, lines: Lines, ra
     return found | ({"ended": life.ended} if life.ended else {})
 
 
-def of_replica(lines: Lines, replica: int) -> Lines:
+def lines_of_replica(lines: Lines, replica: int) -> Lines:
     """Takes a replica's part of a record; lines without a replica belong to replica 0."""
     return [line for line in lines if line.get("replica", 0) == replica]
 
 
-def of_all(
+def run_result(
     outcomes: Sequence[dict[str, Any]], seeds: Sequence[int], rates: Sequence[float], shared: dict[str, Any]
 ) -> dict[str, Any]:
     """Makes the content of `result.json` from each replica's result, seed and highest learning rate.
@@ -78,7 +78,7 @@ def _over(outcomes: Sequence[dict[str, Any]], statistic: Callable[[list[float]],
     }
 
 
-def lines_of(result: dict[str, Any], best: str) -> Iterator[str]:
+def summary(result: dict[str, Any], best: str) -> Iterator[str]:
     """Yields a result as lines: test metrics at the last and the best step, chosen by `best`, baselines, and doubts."""
     steps, trained = result["steps"], duration_text(result["seconds"])
     if "replicas" in result:

@@ -70,7 +70,7 @@ class TrainingRun(contextlib.ExitStack):
         if restored:
             word = "Continuing" if self.goes_on else "Already finished"
             remarks.append(f"{word} after step {self.step} of {self._directory}")
-        state = self._with_the_living(state)
+        state = self._mark_alive(state)
         self.recorder = self.enter_context(contextlib.closing(Recorder(self._directory, setup, self.step, progress)))
         self.recorder.say(*report.header(setup, state), *remarks)
         workdir.keep(self._directory, self._resolved, finished=not self.goes_on)
@@ -114,7 +114,7 @@ class TrainingRun(contextlib.ExitStack):
             return state
         self._read()
         improved = evaluates and self._any_alive and self._validate(state)
-        state = self._retired(state)
+        state = self._stop_ended(state)
         if self.stopping or saves or not self._any_alive:
             self.save(state)
         elif improved:
@@ -175,7 +175,7 @@ class TrainingRun(contextlib.ExitStack):
         numbers, indices = replicas.split(reported, axis=1), replicas.split(index, axis=1)
         losses = [self._lives[r].add(before, count, numbers[r], indices[r]) for r in alive]
         clock.lap(index.size * jax.process_count() * self._setup.task.units_per_example, count)
-        self._refuse([replica for replica in alive if self._lives[replica].ended])
+        self._report_diverged([replica for replica in alive if self._lives[replica].ended])
         if jax.process_count() == 1:  # several would have to agree
             self._most = max(1, int(CALL / clock.pace)) if clock.pace > 0 else 1
         step, timetable = before + count, self._setup.timetable
@@ -193,7 +193,7 @@ class TrainingRun(contextlib.ExitStack):
         metrics = {replica: self._setup.task.metrics("train", of_one) for replica, of_one in means.items()}
         self.recorder.write(split, step, metrics, self.recorder.clock.per_second, shown)
 
-    def _refuse(self, diverged: list[int]) -> None:
+    def _report_diverged(self, diverged: list[int]) -> None:
         """Reports replicas whose loss is no longer finite; raises NonFiniteError where none is left."""
         for replica in diverged:
             ended, name = self._lives[replica].ended, self._setup.replicas.name(replica)
@@ -219,16 +219,16 @@ class TrainingRun(contextlib.ExitStack):
                 improved |= life.validated(self.step, self._value(found.metrics), patience)
         return improved
 
-    def _retired(self, state: TrainState) -> TrainState:
+    def _stop_ended(self, state: TrainState) -> TrainState:
         """Stops in the state the replicas that have just run out of patience, and writes their last averages."""
         now = {r: life for r, life in enumerate(self._lives) if life.ended.get("step") == self.step}
         if not now:
             return state
         if not self._setup.timetable.logs(self.step):
             self._log("train", self.step, {replica: life.averages.take() for replica, life in now.items()})
-        return self._with_the_living(state)
+        return self._mark_alive(state)
 
-    def _with_the_living(self, state: TrainState) -> TrainState:
+    def _mark_alive(self, state: TrainState) -> TrainState:
         """Marks in the state which replicas go on."""
         alive = np.array([not life.ended for life in self._lives]).reshape(self._setup.replicas.front)
         return state.replace(alive=jax.device_put(alive, state.alive.sharding))
@@ -289,7 +289,9 @@ class TrainingRun(contextlib.ExitStack):
         for replica, life in enumerate(self._lives):
             if life.best["step"] != lost:
                 continue
-            values = [{"step": line["step"], "value": self._value(line)} for line in results.of_replica(lines, replica)]
+            values = [
+                {"step": line["step"], "value": self._value(line)} for line in results.lines_of_replica(lines, replica)
+            ]
             life.best = max(values, key=lambda value: (value["value"], value["step"]))
             self.recorder.say(
                 f"{error} It was the best{self._setup.replicas.name(replica)}; the best of the others is step "

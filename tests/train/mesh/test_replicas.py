@@ -24,7 +24,7 @@ from train.mesh import feeds, sharding
 from train.mesh.replicas import Replicas
 from train.optimizer import Rates
 from train.run import evaluations, workdir
-from train.run.results import of_all
+from train.run.results import run_result
 from train.run.training import TrainingRun
 from train.setup import Setup
 from train.step import NonFiniteError, Step
@@ -309,7 +309,7 @@ def test_mean_and_spread():
         return {"final": {"test": {"accuracy": accuracy}}, "best": {"test": {"accuracy": 2 * accuracy}} | more}
 
     train = {"train": {"accuracy": 1.0}}
-    found = of_all(
+    found = run_result(
         [{"steps": 5} | own(a, **more) for a, more in ((0.5, train), (0.6, {}), (0.9, train))],
         (0, 1, 2),
         (0.1,) * 3,

@@ -63,7 +63,7 @@ def report(loss, weight, norm):
     return {"sums": {"loss": loss, "weight": weight}, "gradient_norm": norm, "learning_rate": norm / 10, "taken": taken}
 
 
-def joined(*reports):
+def concatenated(*reports):
     """Joins reports to that of one call of several steps."""
     return jax.tree.map(lambda *numbers: np.concatenate(numbers), *reports)
 
@@ -152,7 +152,7 @@ def test_calls_may_be_cut_anywhere():
     for cuts in ([7], [1] * 7, [3, 4]):
         meter, steps_left = Averages(), list(steps)
         for cut in cuts:
-            rows = joined(*steps_left[:cut], report(9.0, 9.0, 9.0))  # the last is beyond the call's steps
+            rows = concatenated(*steps_left[:cut], report(9.0, 9.0, 9.0))  # the last is beyond the call's steps
             meter.add(rows, cut)
             steps_left = steps_left[cut:]
         found.append(meter.take())
@@ -161,7 +161,7 @@ def test_calls_may_be_cut_anywhere():
 
 def test_a_life_ends_at_the_first_step_that_is_not_taken():
     life = Life({})
-    numbers = joined(report(6.0, 2.0, 1.0), report(np.nan, 2.0, 1.0), report(6.0, 2.0, 1.0))
+    numbers = concatenated(report(6.0, 2.0, 1.0), report(np.nan, 2.0, 1.0), report(6.0, 2.0, 1.0))
     assert life.add(4, 3, numbers, np.arange(6).reshape(3, 2)) == [3.0]
     assert life.ended == {"why": DIVERGED, "step": 5, "loss": "nan", "gradient_norm": "1.0", "examples": [2, 3]}
     assert Life(life.saved).saved == life.saved
