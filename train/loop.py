@@ -12,7 +12,7 @@ from train.mesh import feeds, processes
 from train.mesh.feeds import Rows
 from train.mesh.program import StepProgram
 from train.run import workdir
-from train.run.checkpoints import Checkpoints, has_checkpoints
+from train.run.checkpoints import Checkpoints
 from train.run.training import TrainingRun
 from train.setup import Setup
 from train.start import Initial
@@ -33,9 +33,9 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
     with processes.together():
         setup = Setup.of(config)
         setup.check_memory()
-        initial = None if has_checkpoints(directory) else Initial.of(setup)
+        kept = Checkpoints(directory, config.train.keep)
+        initial = None if kept.numbered() else Initial.of(setup)
     held = workdir.claimed(directory, resolved, setup.task.files())
-    kept = Checkpoints(directory, config.train.keep)
     with (
         held,
         jax.set_mesh(setup.replicas.mesh),

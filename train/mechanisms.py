@@ -20,10 +20,6 @@ from models.mechanisms import ALIASES, MECHANISMS, Mechanism, resolve
 from train import cli
 from train.state import count_parameters
 
-PIECES = ("name", "query, key, value, out", "score")
-COSTS = ("name", "parameters", "MFLOP", "source")
-CACHES = ("name", "cache in bfloat16: bytes a token", "bytes a sequence")
-
 
 @cli.program(
     __doc__,
@@ -36,8 +32,9 @@ def main(flags: argparse.Namespace) -> None:
     """Prints the tables of the mechanisms."""
     specs = flags.specs or list(MECHANISMS)
     print(table(specs, flags.width, flags.heads, flags.length))
-    rows = [(spec, *(f"{held:,}" for held in cache_bytes(spec, flags.width, flags.heads))) for spec in specs]
-    print("\n" + _aligned([CACHES, *rows]))
+    caches = [("name", "cache in bfloat16: bytes a token", "bytes a sequence")]
+    caches += [(spec, *(f"{held:,}" for held in cache_bytes(spec, flags.width, flags.heads))) for spec in specs]
+    print("\n" + _aligned(caches))
 
 
 def cache_bytes(spec: str, width: int, heads: int) -> tuple[int, int]:
@@ -53,14 +50,14 @@ def cache_bytes(spec: str, width: int, heads: int) -> tuple[int, int]:
 def table(specs: list[str], width: int, heads: int, length: int) -> str:
     """Lists each spec's pieces, then its number of parameters and the operations of one sequence's forward pass."""
     mechanisms = {spec: resolve(spec, 1)[0] for spec in specs}
-    pieces = [(spec, projections(mechanism), _score(spec, mechanism)) for spec, mechanism in mechanisms.items()]
-    costs = []
+    pieces, costs = [("name", "query, key, value, out", "score")], [("name", "parameters", "MFLOP", "source")]
     for spec, mechanism in mechanisms.items():
+        pieces.append((spec, projections(mechanism), _score(spec, mechanism)))
         parameters, cost = layer_parameters(mechanism, width, heads, length), mechanism.cost(length, width, heads)
         costs.append((spec, f"{parameters:,}", f"{cost.flops / 1e6:,.1f}", mechanism.source))
     aliases = ", ".join(f"{alias} is {name}" for alias, name in ALIASES.items())
     head = f"Attention layers of width {width} with {heads} heads on {length} tokens; {aliases}."
-    return "\n\n".join([textwrap.fill(head, 80), _aligned([PIECES, *pieces]), _aligned([COSTS, *costs])])
+    return "\n\n".join([textwrap.fill(head, 80), _aligned(pieces), _aligned(costs)])
 
 
 def projections(mechanism: Mechanism) -> str:

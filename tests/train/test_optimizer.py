@@ -79,18 +79,6 @@ def test_a_warmup_longer_than_the_run_is_a_tenth_of_it(warmup, total, steps):
     assert (timetable.warmup, timetable.uncut_warmup) == (steps, warmup)
 
 
-def test_decay_is_on_kernels_only():
-    mask = matching(DECAYED, PARAMS)
-    assert mask["block_0"]["attention"]["query"] == {"kernel": True, "bias": False}
-    assert mask["positions"]["table"] is False
-    assert matching(DECAYED, {"align_kernel": 0, "align_bias": 0, "class_token": 0, "norm": {"scale": 0}}) == {
-        "align_kernel": True,
-        "align_bias": False,
-        "class_token": False,
-        "norm": {"scale": False},
-    }
-
-
 def test_of_robertas_tree_decay_takes_the_matrices_that_are_no_positions():
     size = {"depth": 1, "width": 8, "heads": 2, "mlp": 8, "positions": "learned"}
     model = MaskedLM(MaskedLMConfig(**configs.masked_language_modelling().model.to_dict() | size), 9, 5)

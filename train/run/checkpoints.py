@@ -75,7 +75,13 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     def steps(self) -> list[int]:
         """Lists the steps that have a checkpoint, in order."""
-        return [step for step in self._numbered() if (self._folder / str(step) / _METADATA).is_file()]
+        return [step for step in self.numbered() if (self._folder / str(step) / _METADATA).is_file()]
+
+    def numbered(self) -> list[int]:
+        """Lists the steps that have a folder, in order, even if its checkpoint is incomplete."""
+        if not self._folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self._folder.iterdir() if _STEP.fullmatch(path.name) and path.is_dir())
 
     def kept(self) -> str:
         """Says in words which checkpoint a run can continue from."""
@@ -127,7 +133,7 @@ class Checkpoints(contextlib.AbstractContextManager):
         """
         damaged: dict[int, digest.DamagedError] = {}
         self._tidy()
-        steps = self._numbered()[::-1]
+        steps = self.numbered()[::-1]
         steps, resuming = processes.of_first([steps, [*filter(self._resumes, steps)]])
         for step in resuming:
             try:
@@ -147,7 +153,7 @@ class Checkpoints(contextlib.AbstractContextManager):
 
     def clear(self) -> None:
         """Removes all checkpoints."""
-        self._remove(self._numbered())
+        self._remove(self.numbered())
 
     def load_params(self, step: int, abstract: Params, averaged: bool) -> Params:
         """Loads only the parameters of one of `steps`, or only their moving average."""
@@ -204,12 +210,6 @@ class Checkpoints(contextlib.AbstractContextManager):
             return digest.unseal(sealed)["progress"] is not None
         except Exception:  # `_read` will say what is wrong
             return True
-
-    def _numbered(self) -> list[int]:
-        """Lists the steps that have a folder, in order, even if its checkpoint is incomplete."""
-        if not self._folder.is_dir():
-            return []
-        return sorted(int(path.name) for path in self._folder.iterdir() if _STEP.fullmatch(path.name) and path.is_dir())
 
     def _read(self, step: int, abstract: Any, partial: bool = False) -> tuple[Any, dict[str, Any]]:
         """Reads state and content; if one process cannot read the checkpoint, all fail."""
@@ -277,11 +277,6 @@ def _rmtree(folder: Path) -> None:
 def evaluated(state: TrainState) -> dict[str, Params]:
     """Takes the part of a state that is evaluated, under the name by which `load_params` finds it."""
     return {AVERAGED: state.ema} if state.ema else {PARAMS: state.params}
-
-
-def has_checkpoints(directory: Path) -> bool:
-    """Tells whether a work directory has anything that is named like a checkpoint."""
-    return any(_STEP.fullmatch(path.name) for path in (directory / FOLDER).glob("*"))
 
 
 def _reading(partial: bool) -> ocp.Context:

@@ -16,13 +16,8 @@ TIMES = ("final", "best")  # the metrics at the last and the best step, each by 
 def replica_result(life: Life, step: int, last: Metrics, best: Metrics, lines: Lines, rate: str) -> dict[str, Any]:
     """Makes the result of one replica after the run's last `step`, without the entries that all share.
 
-    Args:
-      life: The replica's life.
-      step: The run's last step.
-      last: The test metrics after the replica's last step.
-      best: The test metrics after its best step.
-      lines: Its part of the record.
-      rate: The name of the throughput there.
+    `last` and `best` are its test metrics after its last and its best step, and `lines` its part of the record, where
+    `rate` is the name of the throughput.
     """
 
     omitted = ("step", "split", "replica", "seconds", rate)

@@ -151,17 +151,6 @@ def test_mistakes_in_flags_are_one_sentence(flags, message, capsys):
     assert printed.err.count("\n") == 1
 
 
-@pytest.mark.more
-def test_impossible_meshes_are_refused_as_in_runs(run_python):
-    flags = ["--dry-run", "--devices=8", "--config.mesh.data=3"]
-    done = run_python("-m", "train.main", *flags, check=False)
-    assert done.returncode == 2
-    assert "mesh.data=3, mesh.fsdp=1, mesh.tensor=1 does not fit the 8 devices" in done.stderr
-    config = loading.resolve("configs/vit_digits.py", {"model.heads": "1", "train.accumulate": "3"})[0]
-    with pytest.raises(UsageError, match=r"data.batch_size=32 does not divide over"):
-        DryRun.of(config)
-
-
 @pytest.mark.parametrize(
     ("file", "overrides", "field"),
     [

@@ -29,9 +29,6 @@ def test_configs_are_valid_plain_and_without_none(file):
     assert not any(pathlib.PurePath(value).is_absolute() for value in leaves if isinstance(value, str))
 
 
-DEEP = ()
-for _ in range(5000):
-    DEEP = (DEEP,)
 OTHERS = ("_super.py", "seq2seq_dates.py", "cnn_digits.py", "gpt_published.py", "trial_cpu.py", "trial_published.py")
 
 
@@ -232,14 +229,8 @@ def test_mistakes_are_one_sentence_and_leave_nothing(arguments, message, capsys,
         ),
         (lambda c: c["model"].update(depth=-(10**5000)), "model.depth must be"),
         (lambda c: c.update({3: 1}), "Unknown field '3'."),
-        (
-            lambda c: c["model"].update(depth=DEEP),
-            "model.depth must be a whole number, but it is tuple, too large to write",
-        ),
-        (lambda c: c["optimizer"].update(rates=DEEP), "optimizer.rates must be pairs of a regular expression and"),
         (lambda c: c.update(task=[1]), "task must be a string, but it is [1]"),
         (lambda c: c.update(model=3), "model must be a section of fields, but it is 3"),
-        (lambda c: c["model"].update(name=DEEP), "model.name must be a string, but it is tuple, too large to write"),
         (lambda c: c["model"].pop("name"), "The field model.name is missing; give it."),
         (lambda c: c.pop("task"), "The field task is missing; give it."),
     ],
@@ -270,6 +261,7 @@ DEEPLY = (
             "is no config: it is nested too deeply",
         ),
         (DEEPLY, "base().to_dict() | {'task': deep}", "task must be a string, but it is tuple, too large to write"),
+        (DEEPLY, "base().to_dict() | {'optimizer': {'rates': deep}}", "optimizer."),
         (DEEPLY, "base().to_dict() | {'model': deep}", "model must be a section of fields, but it is tuple, too large"),
     ],
 )

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import shutil
 
 import chex
 import jax
@@ -372,12 +371,6 @@ def test_texts_are_written_and_used_replica_by_replica(tmp_path):
     params = jax.device_get(Translator.load(folder, "last", replica=1).params)
     stacked = ocp.load(folder / "checkpoints" / "2")["params"]
     chex.assert_trees_all_equal(params, jax.tree.map(lambda x: np.asarray(x)[1], stacked))
-
-
-def test_it_is_another_run_with_another_number_of_replicas(pair, tmp_path):
-    shutil.copytree(pair, tmp_path / "run")
-    with pytest.raises(UsageError, match=r"train.replicas was 2 and is now 3"):
-        trained(tmp_path / "run", seed=3, train__replicas=3)
 
 
 @pytest.mark.more

@@ -198,7 +198,7 @@ def test_what_is_no_checkpoint_is_left_alone(workdir, capsys):
 
 def test_a_file_in_a_checkpoints_place_is_refused(workdir):
     (workdir / "checkpoints" / "8").write_text("text")
-    with pytest.raises(UsageError, match=r"checkpoints/8 is a file, and .* move it elsewhere"):
+    with pytest.raises(UsageError, match=r"checkpoints/8 is a file, but .* move it elsewhere"):
         restored(workdir)
 
 
