@@ -53,10 +53,10 @@ def load(spec: str) -> ConfigDict:
     if path is None:
         raise unknown("config file", text, [f"configs/{path.name}" for path in files()])
     if path.suffix != ".py":
-        raise UsageError(f"{path} is no config: configs are Python files, such as configs/vit_digits.py.")
+        raise UsageError(f"{path} is not a config: configs are Python files, such as configs/vit_digits.py.")
     get_config = _run_user_code(path, lambda: runpy.run_path(str(path), run_name="config")).get("get_config")
     if get_config is None:
-        raise UsageError(f"{path} is no config: it has no function get_config.")
+        raise UsageError(f"{path} is not a config: it has no function get_config.")
     arguments = (argument,) if argument else ()
     try:
         inspect.signature(get_config).bind(*arguments)
@@ -70,13 +70,13 @@ def load(spec: str) -> ConfigDict:
         code.allow(leaf for leaf in flatten(ConfigDict(config).to_dict()).values() if isinstance(leaf, str))
         return ConfigDict(config).lock()
     except RecursionError as error:
-        raise UsageError(f"{path} is no config: it is nested too deeply.") from error
+        raise UsageError(f"{path} is not a config: it is nested too deeply.") from error
 
 
 def _check_names(section: Mapping | ConfigDict, path: Path) -> None:
     for name in section:
         if not isinstance(name, str):
-            raise UsageError(f"{path} is no config: the name of a field must be a string, but it is {shown(name)}.")
+            raise UsageError(f"{path} is not a config: the name of a field must be a string, but it is {shown(name)}.")
         if isinstance(section[name], Mapping | ConfigDict):
             _check_names(section[name], path)
 

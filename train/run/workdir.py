@@ -115,7 +115,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
     """Reads the resolved config of a run; see `train.loading.leaves.completed`."""
     path = workdir / "config.json"
     if not os.path.isfile(path):  # Path.is_file() raises where a name is too long
-        raise UsageError(f"{workdir} is no work directory: it has no config.json; give the --workdir of a run.")
+        raise UsageError(f"{workdir} is not a work directory: it has no config.json; give the --workdir of a run.")
     return completed(read_json(path))
 
 

@@ -54,7 +54,7 @@ class AnotherRun:
         config = workdir.load_config(place)
         if config.train.together > 1:
             raise UsageError(
-                f"train.init_from={name!r} is a run of {config.train.together} replicas; give a run of one."
+                f"train.init_from={name!r} is a run of {config.train.together} replicas; give a run of one replica."
             )
         for file, text in files.items():
             if file.endswith("tokeniser.json") and (place / file).exists() and workdir.read_file(place, file) != text:
@@ -220,7 +220,7 @@ def _check_fresh(config: Config, exchanged_fresh: bool, params: Params) -> None:
             f"train.fresh={pattern!r} is for a model whose weights are loaded; set model.pretrained or train.init_from."
         )
     if not exchanged_fresh:
-        raise UsageError("train.fresh and train.exchanged both say how arrays start; give one of them.")
+        raise UsageError("train.fresh and train.exchanged both say how arrays start; give only one of them.")
     optimizer.check_matched("train.fresh", pattern, optimizer.matching(pattern, params))
 
 

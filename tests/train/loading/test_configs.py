@@ -253,12 +253,12 @@ DEEPLY = (
     [
         ("", "3", "must return a ConfigDict, not int"),
         ("1 / 0", "3", "fails: ZeroDivisionError: division by zero"),
-        ("", "{'model': {3: 1}}", "is no config: the name of a field must be a string, but it is 3"),
-        ("", "{(1,): 1}", "is no config: the name of a field must be a string, but it is (1,)"),
+        ("", "{'model': {3: 1}}", "is not a config: the name of a field must be a string, but it is 3"),
+        ("", "{(1,): 1}", "is not a config: the name of a field must be a string, but it is (1,)"),
         (
             "",
             "functools.reduce(lambda inner, _: {'a': inner}, range(5000), {})",
-            "is no config: it is nested too deeply",
+            "is not a config: it is nested too deeply",
         ),
         (DEEPLY, "base().to_dict() | {'task': deep}", "task must be a string, but it is tuple, too large to write"),
         (DEEPLY, "base().to_dict() | {'optimizer': {'rates': deep}}", "optimizer."),
