@@ -8,7 +8,7 @@ import pytest
 
 from tests.train.data.conftest import IMAGES, SECTIONS
 from tests.train.data.streams import labelled, take
-from train.data.device import Resident, ResidentEvaluation, why_host
+from train.data.device import Resident, why_host
 from train.data.encodings.images import LabelledImages
 from train.data.images.section import ImageData, ImageExamples
 
@@ -57,7 +57,7 @@ class TestBatches:
 
     def test_evaluation(self, make_examples, kind):
         examples = make_examples(kind)["validation"]
-        resident = ResidentEvaluation(examples)
+        resident = Resident(examples, training=False)
         arrays, batch = jax.device_put(resident.arrays), jax.jit(resident.batch)
         for process, processes in ((0, 1), (1, 2)):
             feed = resident.feed(process, processes)
@@ -66,9 +66,9 @@ class TestBatches:
             for step, host in enumerate(hosts):
                 assert_bits(host, batch(arrays, at(feed, step)))
 
-    @pytest.mark.parametrize("cls", [Resident, ResidentEvaluation])
-    def test_sizes_are_known_before_anything_is_read(self, make_examples, kind, cls):
-        resident = cls(make_examples(kind)["train"])
+    @pytest.mark.parametrize("training", [True, False])
+    def test_sizes_are_known_before_anything_is_read(self, make_examples, kind, training):
+        resident = Resident(make_examples(kind)["train"], training)
         arrays = resident.arrays
         assert {name: (of.shape, of.dtype) for name, of in arrays.items()} == {
             name: (of.shape, of.dtype) for name, of in resident.shapes.items()

@@ -212,7 +212,7 @@ class TestWorkersThatEnd:
         next(batches)
         for worker in multiprocessing.active_children():
             worker.kill()
-        with pytest.raises(UsageError, match=r"^A process that prepares data was ended from outside.* data.workers"):
+        with pytest.raises(UsageError, match=r"^A process that prepares data was killed, perhaps.* data.workers"):
             list(itertools.islice(batches, 100))
         state = batches.get_state()
         rest = mixed.train_batches(5)

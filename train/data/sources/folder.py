@@ -1,4 +1,4 @@
-"""Folders of images, `folder:DIR`: a subfolder for each class, and perhaps one for each split around those."""
+"""Folders of images, `folder:DIR`: a subfolder for each class, perhaps inside one for each split."""
 
 import functools
 import re
@@ -19,9 +19,9 @@ _LAYOUT = "DIR/train/CLASS/*.jpg (and validation, test), or DIR/CLASS/*.jpg"
 def open_split(path: str, split: str, columns: Sequence[DataColumn], data: Section) -> Rows:
     """Opens the images of one split, in the order of their classes and names.
 
-    Where the folder has a folder `train` with folders in it, its folders are splits (`valid`, `val` and `dev` are
-    `validation`), else everything is `train`. The folders of a split are the classes; images may lie deeper. Hidden
-    files and folders are passed over; others that are no image by their name are an error.
+    If the folder has a folder `train` with folders in it, its folders are splits (`valid`, `val` and `dev` are
+    `validation`); else everything is `train`. The folders in a split are the classes; images may lie deeper. Hidden
+    files and folders are skipped; any other file whose name is not an image's is an error.
     """
     place = at_home(path)
     if not place.is_dir():

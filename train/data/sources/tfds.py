@@ -1,4 +1,4 @@
-"""Sets of TensorFlow Datasets, `tfds:NAME`, which are read without TensorFlow and prepared with it."""
+"""TensorFlow Datasets, `tfds:NAME`: preparing one needs TensorFlow, reading it does not."""
 
 import dataclasses
 import difflib
@@ -18,7 +18,7 @@ from train.data.splits import named
 
 
 def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Section) -> Rows:
-    """Opens a split of a set as TFDS writes it (`cifar100`, `name/config`, `name:1.2.3`), prepared first if need be.
+    """Opens a split of a set named as in TFDS (`cifar100`, `name/config`, `name:1.2.3`), prepared first if necessary.
 
     `data.data_dir` is the folder of sets; '' is the environment's TFDS_DATA_DIR, else TFDS's default.
     """
@@ -54,12 +54,12 @@ class Records(Sequence):
         return row_of(self.columns, *self.placed(index))
 
     def placed(self, index: int) -> Placed:
-        """Reads an example as TFDS has it."""
+        """Reads an example as TFDS has it, with its place."""
         return f"Example {index} of {self.name}", self.records[index]
 
 
 def _checked(column: DataColumn, features: Mapping[str, Any], name: str) -> DataColumn:
-    """Checks that a feature is of the column's kind, and gives the column the names of its classes."""
+    """Checks that a feature is of the column's kind, and gives the column its class names."""
     kinds, where = package().features, f"tfds:{name}"
     if column.role not in ("image", "label"):
         column.require(_texts(features), where)
@@ -75,7 +75,7 @@ def _checked(column: DataColumn, features: Mapping[str, Any], name: str) -> Data
 
 
 def _texts(features: Mapping[str, Any]) -> dict[str, Any]:
-    """Chooses the features that are text, nested as in the set."""
+    """Selects the features that are text, nested as in the set."""
     kinds = package().features
     texts = {name: feature for name, feature in features.items() if isinstance(feature, kinds.Text)}
     nested = {name: _texts(feature) for name, feature in features.items() if isinstance(feature, kinds.FeaturesDict)}
@@ -85,7 +85,7 @@ def _texts(features: Mapping[str, Any]) -> dict[str, Any]:
 def _records(
     builder: Any, split: str, name: str, folder: str, decoders: dict[str, Any] | None
 ) -> Sequence[dict[str, Any]]:
-    """Opens the examples, unless the set was prepared without random access, or files are missing."""
+    """Opens the examples; raises UsageError if they have no random access, or files are missing."""
     try:
         records = builder.as_data_source(split, decoders=decoders)
     except NotImplementedError as error:
@@ -104,7 +104,7 @@ def _records(
 
 
 def package() -> ModuleType:
-    """Imports tensorflow_datasets, or raises a UsageError that says how to install it."""
+    """Imports tensorflow_datasets; raises a UsageError that says how to install it if it cannot."""
     return packages.load("tensorflow_datasets", "TFDS data need")
 
 

@@ -100,7 +100,7 @@ class TestFolder:
         assert {label for label, *_ in colours(section(f"folder:{tmp_path}/a").load()["test"].split)} == {2}
         write(tmp_path / "a" / "test", count=0, classes=("fox",))
         shutil.copy(tmp_path / "a" / "test" / "eel" / "0.png", tmp_path / "a" / "test" / "fox")
-        with pytest.raises(UsageError, match="The test data have the class 'fox', which the training data have not"):
+        with pytest.raises(UsageError, match="The test data have the class 'fox', which the training data lack"):
             section(f"folder:{tmp_path}/a").load()
 
     def test_every_size_and_mode_becomes_the_one_that_is_asked(self, tmp_path):

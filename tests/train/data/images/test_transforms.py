@@ -42,7 +42,7 @@ class TestFixed:
     @pytest.mark.parametrize(
         ("spec", "message"),
         [
-            ("normalise(mean=(0.5, 0.5), std=1.0)", "the images have 3 channels: give one number, or one a channel"),
+            ("normalise(mean=(0.5, 0.5), std=1.0)", "the images have 3 channels: give one number, or one per channel"),
             ("pad(to=8)", r"pad\(to=8\) is smaller than an image of 9×7"),
             ("center_crop(size=8)", r"center_crop\(size=8\) is larger than an image of 9×7"),
         ],

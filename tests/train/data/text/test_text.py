@@ -130,9 +130,7 @@ class TestClasses:
 
     def test_mistakes(self, make, tmp_path):
         table(tmp_path / "reviews", "test", "x,odd")
-        with pytest.raises(
-            UsageError, match=r"The test data have the class 'odd', which the training data have not: b"
-        ):
+        with pytest.raises(UsageError, match=r"The test data have the class 'odd', which the training data lack: b"):
             make(LabelledTextData).load()
         table(tmp_path / "reviews", "train", "x,good", "y,good")
         with pytest.raises(UsageError, match=r"All documents have the class 'good' in 'stars'; name another"):
