@@ -32,7 +32,6 @@ IMAGES = {
     "mixed images": MIXED,
 }
 SECTIONS = {
-    "mixed digits": (ImageData, MIXED),
     "next tokens": (TextData, {}),
     "next tokens of overlapping windows": (TextData, {"eval_stride": 5}),
     "masked tokens": (MaskedTextData, {"mask_rate": 0.3}),
@@ -85,7 +84,6 @@ def make_examples(photos, defaults, text_fields, folder, tmp_path):
     table |= {"cache_dir": text_fields["cache_dir"], "batch_size": 4, "eval_batch_size": 4}
     text = text_fields | {"source": f"file:{folder}"}
     fields = {
-        ImageData: {},
         TextData: text,
         MaskedTextData: text,
         LabelledTextData: table | {"label_column": "n", "context": 3, "tokeniser": "words"},

@@ -84,10 +84,6 @@ class TestNeighbours:
         assert np.abs(within - np.eye(32)).max() < bound
         assert np.abs(between).max() < bound
 
-    def test_all_differ_as_often_as_chance_has_it(self, words):
-        """Of 2**16 words some 0.5 pairs agree; ten would be a fault."""
-        assert len(np.unique(NEIGHBOURS[words]())) > len(MANY) - 10
-
 
 def test_each_bit_of_a_position_turns_half_of_the_bits_drawn():
     at = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32)
@@ -123,12 +119,6 @@ class TestDistributions:
 
 
 class TestPermutation:
-    def test_every_place_has_every_number_equally_often(self):
-        counts = np.zeros((6, 6), int)
-        for seed in range(3000):
-            counts[np.arange(6), permutation(6, draws.ORDER, seed, 0)] += 1
-        assert stats.chisquare(counts.reshape(-1)).pvalue > RARE
-
     def test_all_orders_are_equally_frequent(self):
         orders = [tuple(permutation(4, draws.ORDER, 5, epoch)) for epoch in range(4800)]
         counts = {order: orders.count(order) for order in set(orders)}
@@ -140,6 +130,6 @@ class TestPermutation:
         correlations = np.corrcoef(orders)[np.triu_indices(16, 1)]
         assert np.abs(correlations).max() < stats.norm.isf(RARE / 240) / 1000**0.5
 
-    @pytest.mark.parametrize("length", [0, 1, 2, 1000])
-    def test_it_has_each_number_once(self, length):
-        assert sorted(permutation(length, 1, 2)) == list(range(length))
+    def test_it_has_each_number_once(self):
+        for length in (0, 1, 2, 1000):
+            assert sorted(permutation(length, 1, 2)) == list(range(length))

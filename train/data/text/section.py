@@ -78,8 +78,8 @@ class CommonTextData(CachedTextSection):
     train_split: str = field(
         "train",
         "Split to learn from, such as `train[:90%]`. Slices count documents: topics, lines of plain text, or rows; see "
-        "`train.data.splits`. Documents with classes are shuffled first, always in the same way, so that slices of sorted sets have all "
-        "classes.",
+        "`train.data.splits`. Documents with classes are shuffled first, always in the same way, so that slices of "
+        "sorted sets have all classes.",
     )
     text_column: str = field("text", "Column of the text in a table.")
     tokeniser: Annotated[str, Reader(tokenisers.check)] = field(

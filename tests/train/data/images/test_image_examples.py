@@ -93,7 +93,6 @@ class TestMixup:
             assert min(distances) < 1e-6
             assert mix > 0.99 or photos[int(np.argmin(distances))]["label"] == label
 
-    @pytest.mark.more
     def test_the_weight_is_beta_distributed(self, trained):
         mix = trained(0, 10, **MIXED, batch_size=100)["mix"]
         np.testing.assert_allclose(mix.mean(), 0.5, atol=0.03)

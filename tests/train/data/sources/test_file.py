@@ -46,7 +46,7 @@ def write(folder, files):
     return folder
 
 
-@pytest.mark.parametrize("value", [2, -2, 2**40, 0.5, "1", [0], float("nan")])
+@pytest.mark.parametrize("value", [2, -2, 0.5, "1", [0], float("nan")])
 def test_a_class_that_is_none_is_named(value):
     column = DataColumn("label", "data.label_column", "stars", classes=("bad", "good"))
     with pytest.raises(UsageError, match=r"Row 3 has .* in 'stars', but classes are numbers from 0 to 1\."):
@@ -82,12 +82,10 @@ def test_columns_of_tables_come_back(tmp_path, kind):
         # A byte order mark is no text, and lines keep their ends.
         ({"a.txt": b"\xef\xbb\xbfone\n\n  zw\xc3\xb6 \r\nlast"}, "a.txt", {}, ["one\n", "\n", "  zwö \r\n", "last"]),
         (THREE, "", {}, ["a\n", "b\n"]),
-        (THREE, "", {"split": "validation"}, ["c\n"]),
         (THREE, "", {"split": "valid"}, ["c\n"]),
         (THREE, "", {"split": "test"}, ["d\n"]),
         (THREE | {"train-00002.txt": "more\n"}, "", {}, ["more\n", "a\n", "b\n"]),
         (THREE, "*.txt", {}, ["d\n", "a\n", "b\n", "c\n"]),
-        (THREE, "t*.txt", {}, ["d\n", "a\n", "b\n"]),
         ({"b.txt": "b", "a.txt": "a", "notes.md": "c"}, "", {}, ["a", "b"]),
     ],
 )
@@ -110,9 +108,7 @@ def test_texts_and_their_splits(tmp_path, files, path, query, rows):
         (ALIGNED, "", {"source": "en", "target": "de"}, [pair[::-1] for pair in PAIRS]),
         (ALIGNED, "", {"split": "test"}, PAIRS),
         (ALIGNED, "", {"split": "validation"}, PAIRS[:1]),
-        (ALIGNED, "", {"split": "dev"}, PAIRS[:1]),
         (ALIGNED, "train", {}, PAIRS),
-        (ALIGNED, "val", {}, PAIRS[:1]),
         (ALIGNED | {"train-2.de": "Ende.", "train-2.en": "The end."}, "", {}, [*PAIRS, ("Ende.", "The end.")]),
         (ALIGNED | {"train.de": GERMAN}, "", {}, PAIRS),  # beside its compressed form
         ({"v7.es-en.es": "uno\n\n", "v7.es-en.en": "one\n\n"}, "", {"source": "es"}, [("uno", "one")]),
@@ -156,14 +152,10 @@ def test_mistakes_in_texts(tmp_path, name, content, query, message):
         ({"a.txt": "a\tb\n\tc\n"}, ("1", "2"), r"\(line 2\) has an empty source beside the target 'c'"),
         ({"a.txt": f"a\tb\n{'c ' * 99}\t\n"}, ("1", "2"), r"has an empty target beside the source 'c .* …'; mend"),
         ({"a.txt": "a\tb\n"}, ("en", "es"), r"data.source_column must be the number of a column .* but it is 'en'"),
-        ({"a.txt": "a\tb\n"}, ("1", "0"), r"data.target_column must be the number of a column .* but it is '0'"),
         ({"a.txt": "a\tb\n"}, ("1", "1"), r"must name two columns \(or languages\), but they are \('1', '1'\)"),
-        ({"a.txt": "a\tb\n"}, ("1", ""), r"must name two columns \(or languages\), but they are \('1', ''\)"),
         ({"a.jsonl": NESTED}, ("pair.de", "pair.fr"), r"\(line 1\) 'pair.fr'\..* Valid: id, pair.de, pair.en"),
-        ({"a.jsonl": NESTED}, ("pair", "pair.en"), r"has \{.*\} in 'pair', which is no text"),
         (ALIGNED, ("de", "cs"), r"There is '.*train\.de\.xz', but no train\.cs aligned with it"),
         ({"a.de": "x\n" * 2, "a.en": "x\n" * 5}, ("de", "en"), r"'.*a\.de' has 2 lines and '.*a\.en' has 5, but line"),
-        ({"a.de": "x\n" * 5, "a.en": "x\n" * 2}, ("de", "en"), r"'.*a\.de' has 5 lines and '.*a\.en' has 2, but line"),
         ({"a.de": "a\n\n\n", "a.en": "b\n\nc\n"}, ("de", "en"), r"^Line 3 of '.*a\.de' and '.*a\.en' has an empty"),
     ],
 )

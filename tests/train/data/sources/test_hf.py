@@ -116,16 +116,13 @@ def test_without_network(monkeypatch):
         opened("hf:no/such", text="text")
 
 
-def test_scripts_have_a_revision_without(monkeypatch):
+def test_scripts_and_a_missing_package(monkeypatch):
     def refuse(*args, **options):
         raise RuntimeError("Dataset scripts are no longer supported, but found iwslt2017.py")
 
     monkeypatch.setattr("datasets.load_dataset", refuse)
     with pytest.raises(UsageError, match=r"set data.revision='refs/convert/parquet'"):
         opened("hf:iwslt2017", text="text")
-
-
-def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UsageError, match=r"Hub names need the package datasets .*requirements.txt"):
         opened("hf:a/b", text="text")

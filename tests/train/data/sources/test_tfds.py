@@ -171,24 +171,21 @@ class TestMistakes:
             ("cifar1000", "train", {}, r"Unknown TFDS data set 'cifar1000'.* Did you mean 'cifar100'\?"),
             ("foo bar", "train", {}, "Cannot open tfds:foo bar in .*write 'tfds:NAME', 'tfds:NAME/CONFIG'"),
             ("mnist:9.9.9", "train", {}, "Cannot open tfds:mnist:9.9.9 in .*write 'tfds:NAME', 'tfds:NAME/CONFIG'"),
-            ("mnist/none", "train", {}, "Cannot open tfds:mnist/none in .*write 'tfds:NAME', 'tfds:NAME/CONFIG'"),
         ],
     )
     def test_names(self, folder, name, split, fields, message):
         with pytest.raises(UsageError, match=message):
             load(f"tfds:{name}", split, data_dir=str(folder), **fields)
 
-    def test_prepared_as_tfrecord(self, folder):
+    def test_a_missing_shard_and_one_prepared_as_tfrecord(self, folder):
+        next(folder.glob("pictures/1.0.0/*train*")).unlink()
+        message = r"is damaged: .*train.array_record-00000-of-00001 is missing; prepare it again"
+        with pytest.raises(UsageError, match=message):
+            load("tfds:pictures", "train", data_dir=str(folder))
         describe(folder / "pictures" / "1.0.0", "tfrecord", 3)
         way_out = f"rename {folder}/pictures/1.0.0 and run again with TensorFlow"
         command = "`tfds build pictures --file_format=array_record --data_dir=NEW_FOLDER`"
         with pytest.raises(UsageError, match=f"is prepared in {folder} as tfrecord, .*: {way_out} .* {command}"):
-            load("tfds:pictures", "train", data_dir=str(folder))
-
-    def test_missing_shard(self, folder):
-        next(folder.glob("pictures/1.0.0/*train*")).unlink()
-        message = r"is damaged: .*train.array_record-00000-of-00001 is missing; prepare it again"
-        with pytest.raises(UsageError, match=message):
             load("tfds:pictures", "train", data_dir=str(folder))
 
     def test_tfds_missing(self, monkeypatch):

@@ -103,14 +103,10 @@ class TestWords:
 
 
 class TestSubwords:
-    @pytest.mark.parametrize("text", [*TEXTS[:4], "\r\n entirely → different \0 text"])
-    def test_bpe_is_lossless(self, text):
+    def test_bpe_is_lossless_and_may_encode_line_by_line(self):
         tokeniser = make("bpe(size=300)", TEXTS)
-        assert tokeniser.decode(tokeniser.encode(text)) == text
-
-    def test_lines_apart_are_the_text_in_one(self):
-        """So a file may be encoded line by line."""
-        tokeniser = make("bpe(size=300)", TEXTS)
+        for text in (*TEXTS[:4], "\r\n entirely → different \0 text"):
+            assert tokeniser.decode(tokeniser.encode(text)) == text
         lines = ["The cat\n", " sat on\n", "the mat.\n"]
         np.testing.assert_array_equal(np.concatenate(tokeniser.encode_batch(lines)), tokeniser.encode("".join(lines)))
 
@@ -168,8 +164,6 @@ class TestHub:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         with pytest.raises(UsageError, match=r"of 'no/such', which data.target_tokeniser names"):
             make("hf:no/such", field="data.target_tokeniser")
-        with pytest.raises(UsageError, match=r"Cannot fetch tokenizer.json of 'no/such', which data.tokeniser names"):
-            make("hf:no/such")
 
     def test_a_revision_is_asked_for(self, monkeypatch, tmp_path):
         asked = []

@@ -210,20 +210,16 @@ def words(trial, tokens, size):
 SOLVERS = {name: globals()[name] for name in trials.TRIALS}
 
 
-@pytest.mark.parametrize("config", ["cpu", "published"])
-def test_sizes_make_tasks_of_which_each_trial_has_one(config):
+@pytest.mark.parametrize(("config", "sizes"), [("cpu", CPU), ("published", PUBLISHED)])
+def test_sizes_make_tasks_of_which_each_trial_has_one(config, sizes):
     """And a mistake in the name of a trial is one sentence."""
-    sizes = {"cpu": CPU, "published": PUBLISHED}[config]
-    assert {size.source.partition("(")[0] for size in sizes.values()} == trials.TRIALS.keys()
+    tried = {spec.partition("(")[0] for spec in SPECS}
+    assert {size.source.partition("(")[0] for size in sizes.values()} == tried == trials.TRIALS.keys()
     for name in sizes:
         made = loading.load(f"configs/trial_{config}.py:{name}")
         assert loading.validate(made.to_dict()).data.trial == trials.parse(sizes[name].source)
     with pytest.raises(UsageError, match="Did you mean 'parity'"):
         loading.load(f"configs/trial_{config}.py:paritys")
-
-
-def test_every_trial_is_tried():
-    assert {spec.partition("(")[0] for spec in SPECS} == trials.TRIALS.keys()
 
 
 @pytest.mark.parametrize(
