@@ -79,12 +79,10 @@ class CaptionData(WrittenTextData, ImageSection):
 
     def shape(self, corpus: Corpus) -> tuple[int, int, int]:
         """Computes (H, W, C) of the images that the model sees; raises UsageError if they have several shapes."""
-        given = {split.images.image_shape for split in corpus.splits.values()}
-        chains = {"data.train_transforms": self.train_transforms, "data.eval_transforms": self.eval_transforms}
         shapes = {
-            (name, transforms.output_shape(transforms.parse(chain), shape))
-            for name, chain in chains.items()
-            for shape in given
+            (field, transforms.output_shape(transforms.parse(chain), split.images.image_shape))
+            for chain, field in map(self.chain, (True, False))
+            for split in corpus.splits.values()
         }
         if len({shape for _, shape in shapes}) > 1:
             sizes = " and ".join(f"{section.sides(shape)} after {name}" for name, shape in sorted(shapes))

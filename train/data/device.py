@@ -46,7 +46,9 @@ class Resident:
         The arguments are those of `Examples.train_recipes` or `Examples.eval_recipes`.
         """
         recipes = (self.examples.train_recipes if self.training else self.examples.eval_recipes)(*which)
-        return {name: of.astype(np.uint32 if name in ("high", "low") else np.int32) for name, of in recipes.items()}
+        return {
+            name: array.astype(np.uint32 if name in ("high", "low") else np.int32) for name, array in recipes.items()
+        }
 
     def batch(self, arrays: Arrays, recipes: Recipes, seed: jax.Array | None = None) -> Arrays:
         """Makes the batch of one step of a `feed`, (B,); pure, to be compiled, and mapped over recipes and seeds.

@@ -90,7 +90,7 @@ class WrittenExamples(TextExamples):
         index = np.where(numbers == NOTHING, NOTHING, self.fitting[numbers])
         recipes = {"index": index}
         for name in self.split.columns:
-            recipes |= {name: of * (index != NOTHING) for name, of in self.split.places(name, index).items()}
+            recipes |= {name: array * (index != NOTHING) for name, array in self.split.places(name, index).items()}
         return recipes
 
 

@@ -205,8 +205,8 @@ class Examples(Lazy):
         """Describes the first `count` examples of evaluation; zeros with the index NOTHING fill the last batch."""
         fill = -count % self.data.eval_batch_size
         return {
-            name: np.pad(of, (0, fill), constant_values=NOTHING * (name == "index"))
-            for name, of in self.recipes(np.arange(count)).items()
+            name: np.pad(array, (0, fill), constant_values=NOTHING * (name == "index"))
+            for name, array in self.recipes(np.arange(count)).items()
         }
 
     def materials(self, training: bool) -> Sequence[Material]:
@@ -237,7 +237,7 @@ class Examples(Lazy):
 
     def batch(self, recipes: Recipes, row: int, seed: int | None = None) -> Batch:
         """Makes the batch that a row of recipes describes; see `make`."""
-        each = _each({name: of[row] for name, of in recipes.items()})
+        each = _each({name: array[row] for name, array in recipes.items()})
         return _stack([self.make(self.read(recipe, seed is not None), recipe, seed) for recipe in each])
 
     def evaluate(self, number: int) -> Example:
@@ -269,11 +269,11 @@ class Examples(Lazy):
         positions = steps * self.data.batch_size + process_index * share + np.arange(share)
         epochs, places = np.divmod(positions, self.epoch_length)
         epoch = self._epochs(seed)
-        recipes = {name: of[places] for name, of in epoch(int(epochs[0, 0])).items()}
+        recipes = {name: array[places] for name, array in epoch(int(epochs[0, 0])).items()}
         for number in range(int(epochs[0, 0]) + 1, int(epochs[-1, -1]) + 1):
-            there = epochs == number
-            for name, of in epoch(number).items():
-                recipes[name][there] = of[places[there]]
+            in_epoch = epochs == number
+            for name, array in epoch(number).items():
+                recipes[name][in_epoch] = array[places[in_epoch]]
         high, low = draws.words(positions)
         return recipes | {"high": high, "low": low}
 
@@ -300,7 +300,7 @@ class Examples(Lazy):
         share = per_process(self.data.eval_batch_size, process_count, "data.eval_batch_size")
         recipes = self.evaluation(min(self.eval_length, most or self.eval_length))
         columns = slice(process_index * share, (process_index + 1) * share)
-        return {name: of.reshape(-1, self.data.eval_batch_size)[:, columns] for name, of in recipes.items()}
+        return {name: array.reshape(-1, self.data.eval_batch_size)[:, columns] for name, array in recipes.items()}
 
     @functools.cached_property
     def _materials(self) -> dict[bool, Sequence[Material]]:
@@ -313,7 +313,7 @@ def merged(dicts: Iterable[Mapping[str, T]]) -> dict[str, T]:
 
 
 def _each(recipes: Recipes) -> list[dict[str, int]]:
-    values = zip(*(of.tolist() for of in recipes.values()), strict=True)
+    values = zip(*(array.tolist() for array in recipes.values()), strict=True)
     return [dict(zip(recipes, each, strict=True)) for each in values]
 
 

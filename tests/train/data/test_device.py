@@ -1,4 +1,4 @@
-"""Batches that are gathered on a device are those of the host's pipeline, bit for bit."""
+"""Batches gathered on a device equal those of the host's pipeline bit for bit."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ KINDS = [kind for kind in (*IMAGES, *SECTIONS) if kind not in ("mixed images", "
 
 
 def assert_bits(host, device):
-    """All are equal bit by bit; an index has 32 bits on a device."""
+    """Compares all arrays bit by bit; an index has 32 bits on a device."""
     assert host.keys() == device.keys()
     for name, value in host.items():
         found = np.asarray(device[name])
@@ -28,7 +28,7 @@ def assert_bits(host, device):
 
 
 def batches_of(examples, first, count, *share):
-    """Some training batches of the host."""
+    """Makes some training batches on the host."""
     batches = examples.train_batches(*share)
     batches.set_state({"taken": first})
     return take(batches, count)
@@ -77,7 +77,7 @@ class TestBatches:
 
 
 def test_one_program_makes_the_batches_of_many_steps(make_examples):
-    """With a scan over the rows, as the loop has it, and from a position beyond 2**32."""
+    """It scans over the rows, as the loop does, from a position beyond 2**32."""
     examples = make_examples("augmented images")["train"]
     resident = Resident(examples)
     first = 2**33 // examples.data.batch_size - 2
@@ -93,7 +93,7 @@ def test_one_program_makes_the_batches_of_many_steps(make_examples):
 
 
 def test_a_feed_is_cheap(make_examples):
-    """It reads nothing: rows are taken out of the epoch, which is ordered once."""
+    """It reads nothing: rows come from the epoch, which is ordered once."""
     examples = make_examples("augmented images")["train"]
     resident, ordered = Resident(examples), []
     resident.feed(0, 0, 2)

@@ -23,7 +23,7 @@ RARE = 1e-4
 
 
 def by_hand(*words):
-    """The hash of `train.data.draws`, step by step."""
+    """Computes the hash of `train.data.draws` step by step."""
     high, low = 0x243F6A88, 0x13198A2E
     for word in words:
         high = (high + word) % 2**32
@@ -76,7 +76,7 @@ class TestNeighbours:
             assert stats.chisquare(np.bincount(pairs, minlength=256)).pvalue > RARE
 
     def test_bits_are_uncorrelated(self, words):
-        """Of each draw with one another, and with the bits of the next."""
+        """Neither with each other nor with the bits of the next draw."""
         drawn = NEIGHBOURS[words]()
         signs = 2.0 * ((drawn[:, None] >> np.arange(32, dtype=np.uint32)) & 1) - 1
         within, between = signs.T @ signs / len(signs), signs[:-1].T @ signs[1:] / len(signs)

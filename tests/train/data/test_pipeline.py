@@ -1,4 +1,4 @@
-"""The stream of every kind of examples: a function of seed and position, whoever makes it and wherever it goes on."""
+"""Every kind of examples is a stream that depends on seed and position alone, whoever makes it and resumes it."""
 
 import dataclasses
 import errno
@@ -24,12 +24,12 @@ KINDS = [*ORDERED, "pairs in buckets"]
 
 
 def sized(examples, **sizes):
-    """The same examples with another section."""
+    """Makes the same examples with changes to their section."""
     return dataclasses.replace(examples, data=dataclasses.replace(examples.data, **sizes))
 
 
-def joined(shares):
-    """The batches of which every process has a share."""
+def whole_batches(shares):
+    """Joins the processes' shares to whole batches."""
     return [{name: np.concatenate([share[name] for share in of]) for name in of[0]} for of in zip(*shares, strict=True)]
 
 
@@ -46,16 +46,16 @@ class TestEveryKind:
 
     @pytest.mark.parametrize("processes", [2, 8])
     def test_processes_share_each_batch(self, examples, processes):
-        """Process k holds the k-th block of each global batch; in the last of evaluation some have padding alone."""
+        """Process k holds the k-th block of each global batch; in evaluation's last, some hold only padding."""
         shares = [take(examples.train_batches(5, k, processes), 6) for k in range(processes)]
-        for expected, batch in zip(take(examples.train_batches(5), 6), joined(shares), strict=True):
+        for expected, batch in zip(take(examples.train_batches(5), 6), whole_batches(shares), strict=True):
             assert_same(expected, batch)
         shares = [take(examples.eval_batches(k, processes, most=21), 9) for k in range(processes)]
-        for expected, batch in zip(take(examples.eval_batches(most=21), 9), joined(shares), strict=True):
+        for expected, batch in zip(take(examples.eval_batches(most=21), 9), whole_batches(shares), strict=True):
             assert_same(expected, batch)
 
     def test_a_fresh_iterator_goes_on_where_the_state_was_taken(self, examples):
-        """And another seed has another order."""
+        """Another seed has another order."""
         whole = take(examples.train_batches(7), 9)
         assert whole[0]["index"].tobytes() != take(examples.train_batches(8), 1)[0]["index"].tobytes()
         stopped = examples.train_batches(7)
@@ -92,7 +92,7 @@ def test_batches_must_divide_among_processes(mixed):
 
 @pytest.mark.more
 def test_workers_do_not_show(make_examples):
-    """Workers leave the state as it is, too: one run may start with them and go on without."""
+    """A run may start with workers and go on without them: the state is the same."""
     examples = make_examples("masked tokens")["train"]
     expected = take(examples.train_batches(5), 6)
     working = sized(examples, workers=2)
@@ -174,7 +174,7 @@ def test_a_fresh_process_with_an_empty_cache_goes_on_bit_by_bit(make_examples, r
 
 
 class TestWorkersThatEnd:
-    """What the operating system does to workers is one sentence, which the loop can save and stop on."""
+    """What the operating system does to workers becomes one sentence, on which the loop can save and stop."""
 
     @pytest.fixture
     def batches(self, mixed):

@@ -1,4 +1,4 @@
-"""The `data` sections of configs: what is wrong with their fields, in one sentence, before anything is opened."""
+"""Mistakes in configs' `data` sections are one sentence, before anything is opened."""
 
 import dataclasses
 

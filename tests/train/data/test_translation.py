@@ -1,4 +1,4 @@
-"""Pairs in splits, their vocabularies, and batches of them."""
+"""Pairs in splits, their vocabularies, and batches."""
 
 import itertools
 
@@ -39,7 +39,7 @@ def make(tmp_path):
 
 
 def pair(sentences, batch, row):
-    """A row of a batch as text, after checking its special tokens and its padding."""
+    """Takes the source and the target of a row, after checking special tokens and padding."""
     source, target = batch["source"][row], batch["targets"][row]
     length, written = batch["source_length"][row], int(batch["weight"][row].sum())
     ends = [special["end"] for special in sentences.special.values()]
@@ -163,6 +163,6 @@ def test_examples_fit_their_batch_and_only_leftovers_are_shorter_than_they_need(
 
 
 def test_by_hand():
-    """The third short one has no partner, and joins the long ones."""
+    """The third short example has no partner, and joins the long ones."""
     examples, bounds = bucketed(np.array([1, 9, 2, 9, 3, 9]), (4, 9), 2, np.array([5, 4, 3, 2, 1, 0]))
     assert (examples.tolist(), bounds.tolist()) == ([[4, 2], [0, 5], [3, 1]], [4, 9, 9])

@@ -44,7 +44,7 @@ def make_once(target: Path, build: Callable[[Path], None]) -> Path:
                 _build(partial, build)
                 os.replace(partial, target)
     except OSError as error:
-        advice = "free some space there, or" if error.errno in FULL else "mend that, or"
+        advice = "free some space there, or" if error.errno in FULL else "fix that, or"
         raise UsageError(
             f"Cannot cache in {target.parent} ({error.strerror or error}): {advice} set data.cache_dir or "
             "ATTENTION_BENCH_CACHE to another folder; nothing half-written was left."

@@ -197,8 +197,7 @@ def load(data: Section) -> Corpus:
         name: {column: tokenise(part, column, made, data.end_token, cache_dir) for column, made in tokeniser_of.items()}
         for name, part in rows.items()
     }
-    with_images = rows if "image" in data.COLUMNS else {}
-    images = {name: encode(part, data.image_shape, cache_dir) for name, part in with_images.items()}
+    images = {name: encode(part, data.image_shape, cache_dir) for name, part in rows.items() if "image" in data.COLUMNS}
     tokenised = {}
     for part, split in names.items():
         columns = stored[split.name]
@@ -304,5 +303,5 @@ def _strip(row: Row) -> Row:
     if empty and len(empty) < len(sides):
         (filled,) = set(sides) - set(empty)
         there = "" if filled == "image" else f" {textwrap.shorten(row[filled], 60, placeholder=' …')!r}"
-        raise UsageError(f"{row['where']} has an empty {empty[0]} beside the {filled}{there}; mend or remove the row.")
+        raise UsageError(f"{row['where']} has an empty {empty[0]} beside the {filled}{there}; fix or remove the row.")
     return {} if empty else row

@@ -149,7 +149,7 @@ def _pixels(rows: Rows, shape: str, numbers: dict[str, int]) -> Iterator[Chunk]:
         if decoded.shape != first[1]:
             one, other = (f"{_place(row)} is {sides(shape)}" for row, shape in (first, (row, decoded.shape)))
             raise UsageError(
-                f"The images differ in size: {one} and {other}; set data.image_shape to the size that they shall have, "
+                f"The images differ in size: {one} and {other}; set data.image_shape to the size wanted, "
                 "such as 64x64x3, and the side of a patch to suit it, such as model.patch=8, which makes 64 tokens."
             )
         if not failures:
@@ -159,7 +159,7 @@ def _pixels(rows: Rows, shape: str, numbers: dict[str, int]) -> Iterator[Chunk]:
         raise UsageError(f"There is no image in {rows.name}; give a source that has some.")
     if failures:
         raise UsageError(
-            f"Of {rows.name}, {len(failures)} of the images cannot be read: {listed(failures, _NAMED)}; mend or "
+            f"Of {rows.name}, {len(failures)} of the images cannot be read: {listed(failures, _NAMED)}; fix or "
             "remove them."
         )
 
@@ -193,7 +193,7 @@ def _decode(encoded: str | bytes, size: Shape | None) -> _Pixels | str:
                 image.draft(None, (2 * max(size[:2]), 2 * max(size[:2])))
             return _converted(image, size)
     except PIL.UnidentifiedImageError:
-        return "no kind of image"
+        return "not an image"
     except Exception as error:  # what Pillow raises for broken files has no common base
         return brief(error)
 

@@ -39,9 +39,9 @@ class Pictures(Material):
     field: str
 
     def why_host(self) -> str:
-        first, rest = transforms.parted(self.chain)
-        if of_host := [transform.name for transform in rest if transform.host_only]:
-            return f"{of_host[0]} in {self.field} runs on the host"
+        first, rest = transforms.split_chain(self.chain)
+        if host_only := [transform.name for transform in rest if transform.host_only]:
+            return f"{host_only[0]} in {self.field} runs on the host"
         try:
             transforms.output_shape(first, self.images.image_shape)
         except UsageError:
@@ -55,13 +55,13 @@ class Pictures(Material):
     def _record(self, number: int) -> Raw:
         record = self.images[number]
         image = record["image"]
-        for transform in transforms.parted(self.chain)[0]:
+        for transform in transforms.split_chain(self.chain)[0]:
             image = transform(image, None)
         return record | {"image": image}
 
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         count, first = len(self.images), self._record(0)
-        return {name: jax.ShapeDtypeStruct((count, *np.shape(of)), _TYPES[name]) for name, of in first.items()}
+        return {name: jax.ShapeDtypeStruct((count, *np.shape(array)), _TYPES[name]) for name, array in first.items()}
 
     def held(self) -> dict[str, np.ndarray]:
         arrays = {name: np.empty(like.shape, like.dtype) for name, like in self.shapes().items()}
@@ -163,7 +163,7 @@ class ImageSection(section.Section):
 
     def transformed(self, image: np.ndarray, draw: Draws | None) -> np.ndarray:
         """Applies the transforms that reading an image did not."""
-        return transforms.apply(transforms.parted(self.chain(draw is not None)[0])[1], image, draw)
+        return transforms.apply(transforms.split_chain(self.chain(draw is not None)[0])[1], image, draw)
 
     def black(self) -> LabelledImages:
         """Makes one black image of the shape that the config states."""

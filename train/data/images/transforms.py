@@ -295,7 +295,7 @@ def apply(
 
 
 @functools.cache
-def parted(text: str) -> tuple[tuple[Transform, ...], tuple[Transform, ...]]:
+def split_chain(text: str) -> tuple[tuple[Transform, ...], tuple[Transform, ...]]:
     """Splits a chain into its first transforms, which give an image the same bytes every time, and the rest."""
     transforms = parse(text)
     first = tuple(itertools.takewhile(lambda one: not one.random and not isinstance(one, Normalise), transforms))

@@ -1,7 +1,6 @@
 """Sources of rows with named columns. To add one, add a file here and an entry in SOURCES."""
 
 import dataclasses
-import functools
 import importlib
 from collections.abc import Callable
 
@@ -37,19 +36,21 @@ SOURCES = {
 
 
 def checker(kind: str) -> Callable[[str, str], None]:
-    """Makes the check of a config field that names a source of `images`, `text`, `pairs` or `captions`."""
-    return functools.partial(_check, kind)
+    """Makes the check of a config field that names a source of `images`, `text`, `pairs` or `captions`.
 
+    The check raises UsageError for anything else; it opens nothing.
+    """
 
-def _check(kind: str, source: str, field: str) -> None:
-    """Raises UsageError unless a source is written correctly and gives data of a kind; opens nothing."""
-    valid = {name: row for name, row in SOURCES.items() if kind in row.gives}
-    forms = [row.form for row in valid.values()]
-    name = kind_of(source)
-    if name not in valid:
-        raise unknown(field, source, forms)
-    if "(" in valid[name].form:
-        importlib.import_module(f"{__name__}.{name}").parse(source, field, forms)
+    def check(source: str, field: str) -> None:
+        valid = {name: row for name, row in SOURCES.items() if kind in row.gives}
+        forms = [row.form for row in valid.values()]
+        name = kind_of(source)
+        if name not in valid:
+            raise unknown(field, source, forms)
+        if "(" in valid[name].form:
+            importlib.import_module(f"{__name__}.{name}").parse(source, field, forms)
+
+    return check
 
 
 def kind_of(source: str) -> str:

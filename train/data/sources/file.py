@@ -118,7 +118,7 @@ def _side_by_side(couples: Sequence[Couple], languages: Sequence[str]) -> Iterat
                 longer = number + sum(1 for _ in both)
                 counts = [number - 1 if text is None else longer for text in texts]
                 raise UsageError(
-                    f"{names[0]} has {counts[0]} lines and {names[1]} has {counts[1]}, but lines must correspond; mend "
+                    f"{names[0]} has {counts[0]} lines and {names[1]} has {counts[1]}, but lines must correspond; fix "
                     "them, or fetch them again."
                 )
             yield f"Line {number} of {' and '.join(names)}", dict(zip(languages, texts, strict=True))

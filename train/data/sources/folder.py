@@ -30,7 +30,7 @@ def open_split(path: str, split: str, columns: Sequence[DataColumn], data: Secti
         inside = named(_splits(place), split, f"folder:{path}")
         rows = list(_rows(inside, columns))
     except OSError as error:
-        raise UsageError(f"{error.filename!r} cannot be read ({error.strerror}); mend that, or move it.") from error
+        raise UsageError(f"{error.filename!r} cannot be read ({error.strerror}); fix that, or move it.") from error
     if not rows:
         raise UsageError(f"There is no image in a folder in {str(inside)!r}; put them in as {_LAYOUT}.")
     names = [printable(where.removeprefix(str(inside))) for where, _ in rows]
@@ -62,7 +62,7 @@ def _rows(place: Path, columns: Sequence[DataColumn]) -> Iterator[Placed]:
             if not file.is_dir() and all(map(_shown, [file, *file.relative_to(folder).parents])):
                 if file.suffix.lower() not in suffixes:
                     raise UsageError(
-                        f"{str(file)!r} is no image by its name; move it elsewhere, or convert it to PNG or JPEG."
+                        f"{str(file)!r} is not named as an image; move it elsewhere, or convert it to PNG or JPEG."
                     )
                 if printable(folder.name) != folder.name:
                     raise UsageError(

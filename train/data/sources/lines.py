@@ -38,9 +38,9 @@ def stamp(path: str, where: str) -> str:
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):  # a pipe may never end
-            raise ValueError("it is no file")
+            raise ValueError("it is not a file")
     except (OSError, ValueError) as error:
-        raise UsageError(f"{where} names {path!r}, which cannot be read ({error}); mend it, or remove it.") from error
+        raise UsageError(f"{where} names {path!r}, which cannot be read ({error}); fix it, or remove it.") from error
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
@@ -62,12 +62,12 @@ def _opened(file: Path, openers: Mapping[str, Callable[..., BinaryIO]]) -> Itera
     except FileNotFoundError as error:
         raise UsageError(f"There is no file {str(file)!r}; give the path of one.") from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise UsageError(f"Cannot read {str(file)!r} ({error}); mend it, or fetch it again.") from error
+        raise UsageError(f"Cannot read {str(file)!r} ({error}); fix it, or fetch it again.") from error
 
 
 def _decode(line: bytes, file: Path, number: int) -> str:
     if b"\0" in line:
-        raise UsageError(f"{str(file)!r} holds a zero byte in line {number}: it is no text, or not in UTF-8.")
+        raise UsageError(f"{str(file)!r} holds a zero byte in line {number}: it is not text, or not in UTF-8.")
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:

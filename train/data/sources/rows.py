@@ -62,20 +62,20 @@ class DataColumn:
     def _image(self, value: object, where: str) -> str | bytes:
         encoded = value.get("bytes") or value.get("path") if isinstance(value, Mapping) else value
         if not isinstance(encoded, str | bytes) or not encoded:
-            raise UsageError(f"{where} has no image in {self.name!r}; mend it, or remove the row.")
+            raise UsageError(f"{where} has no image in {self.name!r}; fix it, or remove the row.")
         return encoded
 
     def _text(self, value: object, where: str) -> str:
         text = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
         if not isinstance(text, str):
-            raise UsageError(f"{where} has {value!r} in {self.name!r}, which is no text.")
+            raise UsageError(f"{where} has {value!r} in {self.name!r}, which is not text.")
         if _SURROGATE.search(text):  # JSON can write half a surrogate pair
-            raise UsageError(f"{where} has half of a surrogate pair in {self.name!r}, or is not in UTF-8; mend it.")
+            raise UsageError(f"{where} has half of a surrogate pair in {self.name!r}, or is not in UTF-8; fix it.")
         return text
 
     def _class(self, value: Any, where: str) -> str:
         if value is None or value == "" or (self.classes and value == _UNLABELLED):
-            raise UsageError(f"{where} has no class in {self.name!r}; mend it, or use another split.")
+            raise UsageError(f"{where} has no class in {self.name!r}; fix it, or use another split.")
         if not self.classes:
             return str(value)
         if value not in range(len(self.classes)):

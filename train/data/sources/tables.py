@@ -47,7 +47,7 @@ def _tabbed(file: Path, columns: Sequence[DataColumn]) -> Iterator[Placed]:
         if not line.strip():
             continue
         if len(texts) == 1:
-            raise UsageError(f"{str(file)!r} (line {number}) has no tab between source and target; mend it.")
+            raise UsageError(f"{str(file)!r} (line {number}) has no tab between source and target; fix it.")
         if len(texts) < max(numbers):
             raise UsageError(
                 f"{str(file)!r} (line {number}) has {len(texts)} columns, but "
@@ -73,11 +73,11 @@ def _csv(file: Path, **options: Any) -> Iterator[Placed]:
         for row in filter(None, rows):
             if len(row) != len(header):
                 raise UsageError(
-                    f"{str(file)!r}, line {rows.line_num} has {len(row)} fields and the header {len(header)}; mend it."
+                    f"{str(file)!r}, line {rows.line_num} has {len(row)} fields and the header {len(header)}; fix it."
                 )
             yield f"line {rows.line_num}", dict(zip(header, row, strict=True))
     except csv.Error as error:
-        raise UsageError(f"{str(file)!r}, line {rows.line_num} is not as CSV should be ({error}); mend it.") from error
+        raise UsageError(f"{str(file)!r}, line {rows.line_num} is not as CSV should be ({error}); fix it.") from error
 
 
 def _json(file: Path) -> Iterator[Placed]:

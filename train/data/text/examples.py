@@ -130,7 +130,7 @@ class _Windows(TextExamples):
 
     def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
         """Describes windows of evaluation, and how many of their tokens earlier windows show."""
-        return {name: of[numbers] for name, of in self._strides.items()}
+        return {name: array[numbers] for name, array in self._strides.items()}
 
     @functools.cached_property
     def _strides(self) -> Recipes:

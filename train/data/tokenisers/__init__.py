@@ -71,7 +71,7 @@ def loads(text: str) -> Tokeniser:
             return ByteTokeniser()
         case {"kind": marian.KIND}:
             return marian.loads(content)
-    raise UsageError(f"This is no tokeniser, but {text[:40]!r}; write one with dumps, or with the package tokenizers.")
+    raise UsageError(f"This is not a tokeniser: {text[:40]!r}; write one with dumps, or with the package tokenizers.")
 
 
 def _from_file(place: str) -> Tokeniser:

@@ -95,7 +95,7 @@ def loads(fields: Mapping[str, Any]) -> MarianTokeniser:
         spm = base64.b64decode(fields["spm"], validate=True)
         vocabulary = fields["vocabulary"]
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"This is no Marian tokeniser ({error!r}); write one with dumps.") from error
+        raise UsageError(f"This is not a Marian tokeniser ({error!r}); write one with dumps.") from error
     return MarianTokeniser(spm, vocabulary)
 
 

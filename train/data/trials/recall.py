@@ -108,20 +108,20 @@ class Recall(Trial):
     def example(self, draw: Draws, size: Word, most: int) -> Example:
         length = self.length(most)
         keys, values = permuted(draw, self.keys)[:most], draw.integer(self.values, most)
-        of_own = draws.namespace(values).maximum(self.length(1), 4 * size)
-        slots = self._slots(draw, of_own // 2 - size, length)[:most]
+        own_length = draws.namespace(values).maximum(self.length(1), 4 * size)
+        slots = self._slots(draw, own_length // 2 - size, length)[:most]
         asked, filler = permuted(draw, most, size), draw.integer(self.fillers, length)
         xp = draws.namespace(values)
         place, pair = xp.arange(length), xp.arange(most)
         shown = place < 2 * size
-        of_place = xp.clip(place // 2, 0, most - 1)
-        written = xp.where(place % 2 == 0, keys[of_place], self.keys + values[of_place])
+        pair_at = xp.clip(place // 2, 0, most - 1)
+        written = xp.where(place % 2 == 0, keys[pair_at], self.keys + values[pair_at])
         # The question of a pair beyond the size goes past the end, and is cut off.
         at = xp.where(pair < size, 2 * size + 2 * slots, length)
         question = _put(xp.full(length + 1, -1, np.int32), at, asked.astype(np.int32))[:length]
         answer = xp.clip(question, 0, most - 1)
         rest = xp.where(question >= 0, keys[answer], self.keys + self.values + filler)
-        tokens = xp.where(place < of_own, xp.where(shown, written, rest), 0)
+        tokens = xp.where(place < own_length, xp.where(shown, written, rest), 0)
         return example(tokens, self.keys + values[answer], question >= 0)
 
     def _slots(self, draw: Draws, there: Word, length: int) -> Array:
@@ -159,18 +159,18 @@ class InContextRecall(Trial):
         return self.keys + self.values + (self.noises if self.noise else 0)
 
     def example(self, draw: Draws, size: Word, most: int) -> Example:
-        keys, of_key = draw.integer(self.keys, most), draw.integer(self.values, self.keys)
+        keys, value_of = draw.integer(self.keys, most), draw.integer(self.values, self.keys)
         noisy, noise = draw.fine(most) < threshold(self.noise), draw.integer(self.noises, 2 * most)
         xp = draws.namespace(keys)
         pair = xp.arange(most)
         real = ~noisy & (pair < size)
         before, _ = _seen(keys[:, None], real)
-        tokens = xp.stack([keys, self.keys + of_key[keys]], 1).reshape(-1)
+        tokens = xp.stack([keys, self.keys + value_of[keys]], 1).reshape(-1)
         if self.noise:
             tokens = xp.where(xp.repeat(real, 2), tokens, self.keys + self.values + noise)
         tokens = xp.where(xp.repeat(pair < size, 2), tokens, 0)
         answers = xp.stack([before & real, xp.zeros_like(real)], 1).reshape(-1)
-        return example(tokens, xp.repeat(self.keys + of_key[keys], 2), answers)
+        return example(tokens, xp.repeat(self.keys + value_of[keys], 2), answers)
 
 
 @dataclasses.dataclass(frozen=True)

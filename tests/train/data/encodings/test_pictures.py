@@ -1,4 +1,4 @@
-"""Folders, tables and hub sets of pictures: their pixels, classes and splits, and what is wrong with them in words."""
+"""Folders, tables and hub sets of pictures: pixels, classes, splits, and mistakes."""
 
 import dataclasses
 import io
@@ -35,7 +35,7 @@ def colour(label, number):
 
 
 def picture(label, number, size=(12, 8)):
-    """Of one colour, so that every way to scale and crop it gives the same pixels."""
+    """Makes a picture of one colour, so that any scaling and cropping gives the same pixels."""
     return Image.new("RGB", size, colour(label, number))
 
 
@@ -57,7 +57,7 @@ def section(source, **fields):
 
 
 def colours(images):
-    """The label and the colour of every picture; each has but one."""
+    """Lists the label and the colour of every picture; each has only one."""
     for record in images:
         assert len(np.unique(record["image"].reshape(-1, 3), axis=0)) == 1
     return sorted((record["label"], *record["image"][0, 0].tolist()) for record in images)
@@ -169,9 +169,13 @@ class TestFolder:
         ("name", "make", "message"),
         [
             ("gone.png", lambda path: path.symlink_to("nowhere.png"), "The folder names '.*', which cannot be read"),
-            ("pipe.png", os.mkfifo, r"names '.*', which cannot be read \(it is no file\)"),  # which may never end
-            ("notes.txt", lambda path: path.write_text("x"), "is no image by its name; move it elsewhere, or convert"),
-            ("print.eps", lambda path: path.write_text("x"), "is no image by its name"),
+            ("pipe.png", os.mkfifo, r"names '.*', which cannot be read \(it is not a file\)"),  # which may never end
+            (
+                "notes.txt",
+                lambda path: path.write_text("x"),
+                "is not named as an image; move it elsewhere, or convert",
+            ),
+            ("print.eps", lambda path: path.write_text("x"), "is not named as an image"),
         ],
     )
     def test_what_is_no_image_is_refused_unless_hidden(self, tmp_path, name, make, message):
@@ -188,9 +192,9 @@ class TestFolder:
         for number, kind in enumerate(("EPS", "PCX", "TGA")):
             place = write(tmp_path / str(number), count=1, classes=("cat",))
             picture("cat", 0).save(place / "cat" / "1.jpg", kind)
-            with pytest.raises(UsageError, match=r"1 of the images cannot be read: .*1\.jpg \(no kind of image\)"):
+            with pytest.raises(UsageError, match=r"1 of the images cannot be read: .*1\.jpg \(not an image\)"):
                 load(f"folder:{place}", "train")
-            with pytest.raises(UsageError, match=r"The image '.*1\.jpg' cannot be read \(no kind of image\)"):
+            with pytest.raises(UsageError, match=r"The image '.*1\.jpg' cannot be read \(not an image\)"):
                 images.read(place / "cat" / "1.jpg", (4, 4, 3))
         place = write(tmp_path / "all", count=0, classes=("cat",))
         for kind in ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM"):

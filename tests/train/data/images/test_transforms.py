@@ -1,4 +1,4 @@
-"""Each transform against an independent computation of what it means."""
+"""Each transform against an independent computation of its definition."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def run(spec, image, seed=0):
 
 
 def smooth(height, width):
-    """A wave without sharp edges, on which interpolations agree."""
+    """Makes a wave without sharp edges, on which interpolations agree."""
     rows, columns = np.mgrid[:height, :width]
     return (128 + 100 * np.sin(rows / 5) * np.cos(columns / 7)).astype(np.uint8)[..., None]
 
@@ -107,7 +107,7 @@ class TestRandom:
         assert max(lefts) > 80
 
     def test_random_resized_crop_of_a_strip(self):
-        """No part of a strip has such a shape and area: the largest within the ratio is taken."""
+        """No part of a strip has such a shape and area, so the largest within the ratio is taken."""
         strip = np.tile(np.arange(100, dtype=np.uint8)[None, :, None], (2, 1, 3))
         for seed in range(20):
             out = run("random_resized_crop(size=8, scale=(1.0, 1.0))", strip, seed)

@@ -29,7 +29,7 @@ def everywhere(**options):
 
 
 def german(target):
-    """The date that a German phrase names, and whether it has a weekday, which must be the date's own."""
+    """Reads the date of a German phrase, and whether it has a weekday, which must be right."""
     weekday, day, month, year = re.fullmatch(r"(?:(\w+), )?(\d+)\. (\w+) (\d{4})", target).groups()
     date = datetime.date(int(year), MONTHS.index(month) + 1, int(day))
     assert weekday in (None, DAYS[date.weekday()])

@@ -1,6 +1,5 @@
-"""The table of sources, those of the packages (digits, captions, the Python manual), and arrays in files."""
+"""The table of sources, the sources inside packages (digits, captions, the Python manual), and arrays in files."""
 
-import pickle
 import sys
 from pydoc_data import topics
 from types import SimpleNamespace
@@ -147,13 +146,6 @@ def test_an_unknown_split_is_named_with_those_there_are(source):
 
 
 class TestArrays:
-    def test_records(self, photos):
-        assert (len(photos), photos.num_classes, photos.image_shape) == (21, 3, (6, 5, 3))
-        assert photos[4]["label"] == 1
-        assert labelled(np.zeros((2, 6, 5), np.uint8), [0, 1]).image_shape == (6, 5, 1)
-        copy = pickle.loads(pickle.dumps(photos))
-        np.testing.assert_array_equal(copy[3]["image"], photos[3]["image"])
-
     def test_content_changes_with_images_and_labels(self, photos):
         images, labels = np.stack([photos[i]["image"] for i in range(4)]), np.arange(4)
         darker, swapped = images.copy(), labels[::-1]

@@ -18,7 +18,6 @@ from tensorflow_datasets.proto import tf_example_pb2
 from attention.errors import UsageError
 from tests.train.data.streams import load, opened, read
 from train.data.encodings import images
-from train.data.images import transforms
 from train.data.images.section import ImageData
 from train.data.sources import tfds as sets
 
@@ -28,7 +27,7 @@ NO_TENSORFLOW = (
 
 
 def write(path, features, examples, splits=("train",)):
-    """A prepared set; its examples map features to bytes or numbers."""
+    """Writes a prepared set; its examples map features to bytes or numbers."""
     path.mkdir(parents=True)
     tfds.features.FeaturesDict(features).save_config(path)
     describe(path, "array_record", len(examples), splits)
@@ -89,10 +88,6 @@ class TestImages:
                 assert set(same[index]) == {"image", "label"}
                 assert same[index]["label"] == index
                 np.testing.assert_array_equal(same[index]["image"], np.asarray(picture.convert("RGB")))
-        chain = transforms.parse("resize(size=8, keep_aspect=True)|center_crop(size=6)")
-        assert transforms.output_shape(chain, source.image_shape) == (6, 6, 3)
-        with pytest.raises(UsageError, match="The images differ in size and the transforms leave it so"):
-            transforms.output_shape(transforms.parse("resize(size=8, keep_aspect=True)"), source.image_shape)
 
     def test_images_of_one_size_are_decoded_once(self, folder, pictures, monkeypatch):
         for _ in range(2):
@@ -195,7 +190,7 @@ class TestMistakes:
 
 
 class TestPreparing:
-    """Sets that are not there. TensorFlow, the network and the download are stand-ins."""
+    """Sets that are missing. TensorFlow, the network and the download are stand-ins."""
 
     @pytest.fixture(autouse=True)
     def there(self, monkeypatch):
@@ -207,7 +202,7 @@ class TestPreparing:
         [
             ("tensorflow", f", and {NO_TENSORFLOW}"),
             ("network", ", and the network .* https://.*cannot be reached"),
-            ("space", r", and preparing it failed \(No space left on device\): mend that, or set"),
+            ("space", r", and preparing it failed \(No space left on device\): fix that, or set"),
         ],
     )
     def test_what_is_missing_is_said_before_anything_is_prepared(self, tmp_path, monkeypatch, missing, message):

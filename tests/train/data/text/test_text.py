@@ -1,4 +1,4 @@
-"""Corpora: documents in splits, vocabularies and classes, what is kept of them, and what is wrong in words."""
+"""Corpora: documents in splits, vocabularies, classes, the cache, and mistakes."""
 
 import pickle
 import re
@@ -18,7 +18,7 @@ REVIEWS = [("Great film, great fun", "good"), ("Bad.", "bad"), ("A bad, bad film
 
 @pytest.fixture
 def make(text_fields, folder, tmp_path):
-    """Sections for language models, masked ones, and classified reviews, with changes."""
+    """Makes sections for language models, masked ones, and classified reviews, with changes."""
     reviews = tmp_path / "reviews"
     reviews.mkdir()
     for split in ("train", "validation", "test"):
@@ -34,7 +34,7 @@ def table(place, split, *rows):
 
 
 def documents(split):
-    """Where each document of a part begins among its tokens, and the last one ends."""
+    """Lists where each document of a part begins in its tokens, and where the last one ends."""
     offsets = split.columns["text"].token_offsets[split.rows[0] : split.rows[-1] + 2]
     return (offsets - offsets[0]).tolist()
 
@@ -130,7 +130,7 @@ class TestClasses:
 
 
 class TestShuffling:
-    """Of labelled documents before they are sliced: sets sorted by class are common."""
+    """Labelled documents are shuffled before they are sliced, since sets sorted by class are common."""
 
     def test_slices_part_a_sorted_set_and_have_both_classes(self, make, tmp_path):
         table(tmp_path / "reviews", "train", *(f"word{i} film,{'bad' if i < 100 else 'good'}" for i in range(200)))
@@ -148,7 +148,7 @@ class TestShuffling:
         assert set(words_of(slices.tokeniser)) == {f"word{row}" for row in train.rows} | {"film"}
 
     def test_the_order_is_always_the_same(self):
-        """Another one would change what was measured with it, and needs another `ORDER`."""
+        """Another order would change published results, and would need another `ORDER`."""
         assert splits.shuffled(Split.parse("train"), 10).tolist() == [3, 2, 1, 8, 6, 0, 7, 4, 5, 9]
         assert sorted(splits.shuffled(Split.parse("train"), 1000).tolist()) == list(range(1000))
 

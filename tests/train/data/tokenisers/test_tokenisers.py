@@ -72,7 +72,7 @@ def words_of(tokeniser):
 
 class TestWords:
     def test_vocabulary_is_that_of_a_counter(self):
-        """Standardised by Keras' own expression."""
+        """Keras' own expression standardises the texts."""
         keras = r'[!"#$%&()\*\+,-\./:;<=>?@\[\\\]^_`{|}~\']'
         counts = collections.Counter(word for text in TEXTS for word in re.sub(keras, "", text.lower()).split())
         expected = sorted(counts, key=lambda word: (-counts[word], word))
@@ -111,7 +111,7 @@ class TestSubwords:
         np.testing.assert_array_equal(np.concatenate(tokeniser.encode_batch(lines)), tokeniser.encode("".join(lines)))
 
     def test_wordpiece_by_hand(self):
-        """Every word of such a small text is one piece; a new word is the longest pieces from the left."""
+        """Every word of such a small text is one piece; a new word becomes the longest pieces from the left."""
         tokeniser = make("wordpiece(size=200)", ["low lower lowest slow"] * 3)
         vocabulary = json.loads(tokeniser.dumps())["model"]["vocab"]
         assert tokeniser.encode("lower low").tolist() == [vocabulary["lower"], vocabulary["low"]]
@@ -146,7 +146,7 @@ class TestFiles:
         [
             (b"{", r"cannot be used: The tokeniser is damaged \(Expecting"),
             (b"[1]", r"The tokeniser is damaged \(no object"),
-            (b'{"kind": "words"}', "This is no tokeniser"),
+            (b'{"kind": "words"}', "This is not a tokeniser"),
             (b'{"model": 3}', "The package tokenizers cannot read this tokeniser"),
             (b"\xff\xfe\0", r"t.json cannot be read \(.*names it as a tokeniser"),
             (None, r"t.json cannot be read \(.*names it as a tokeniser"),
