@@ -1,4 +1,4 @@
-"""Images with captions: the `data` section, and the examples of batches."""
+"""Images with captions: the `data` section, and the examples."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ from train.data.pipeline import Example, Material, Raw, Recipe, Recipes
 class Captions(WrittenExamples):
     """The captioned images of a split whose captions are short enough.
 
-    Examples hold `image` float32 (H, W, C), `tokens` int32 (T,), which the decoder reads, from the start token on,
-    `targets` int32 (T,), the same one further with the end token, `weight` float32 (T,), 1 on targets that are no
-    padding, and `index` int64, the place among all captions of the split, -1 for nothing.
+    Examples hold `image` float32 (H, W, C), the decoder's input `tokens` int32 (T,), which begins with the start token,
+    `targets` int32 (T,), the same shifted by one, up to the end token, `weight` float32 (T,), 1 on targets before
+    padding, and `index` int64, the caption's place in the whole split, or -1 for none.
     """
 
     def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
@@ -49,17 +49,17 @@ class CaptionData(WrittenTextData, ImageSection):
         "and captions) or `hf:NAME`; see `train.data.sources`.",
     )
     image_shape: str = "16x40x1"
-    target_column: str = field("caption", "Of tables: the column of the captions.")
+    target_column: str = field("caption", "Column of the captions in a table.")
     target_tokeniser: Annotated[str, Reader(tokenisers.check)] = field(
         "words(marks=True)",
         "`bytes`, `words(size=15000, marks=True)`, `bpe(size=8000)`, `file:PATH` or `hf:NAME`; see "
         "`train.data.tokenisers`. It needs a start and an end token.",
     )
     target_vocabulary: section.Vocabulary = field(
-        0, "What the tokeniser must have.", size_of=("source_tokeniser", "target_tokeniser")
+        0, "Size that the tokeniser's vocabulary must have.", size_of=("source_tokeniser", "target_tokeniser")
     )
     target_length: int = field(
-        8, "Of a caption at most, its end token included. Longer ones are left out, and counted."
+        8, "Longest caption, in tokens, end token included. Longer ones are left out, and counted."
     )
 
     EXAMPLES, WHAT, sliced_by = Captions, "captions", "image"
@@ -78,13 +78,11 @@ class CaptionData(WrittenTextData, ImageSection):
         return dataclasses.replace(corpus, splits=dict.fromkeys(corpus.splits, split))
 
     def shape(self, corpus: Corpus) -> tuple[int, int, int]:
-        """Computes (H, W, C) of the images that the model sees; raises UsageError where they have several."""
-        given = {split.images.image_shape for split in corpus.splits.values()}
-        chains = {"data.train_transforms": self.train_transforms, "data.eval_transforms": self.eval_transforms}
+        """Computes (H, W, C) of the images that the model sees; raises UsageError if they have several shapes."""
         shapes = {
-            (name, transforms.output_shape(transforms.parse(chain), shape))
-            for name, chain in chains.items()
-            for shape in given
+            (field, transforms.output_shape(transforms.parse(chain), split.images.image_shape))
+            for chain, field in map(self.chain, (True, False))
+            for split in corpus.splits.values()
         }
         if len({shape for _, shape in shapes}) > 1:
             sizes = " and ".join(f"{section.sides(shape)} after {name}" for name, shape in sorted(shapes))

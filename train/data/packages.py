@@ -1,4 +1,4 @@
-"""Optional packages: whether they are there, and what is said where they are not."""
+"""Optional packages: whether they are installed, and the error if not."""
 
 import functools
 import importlib.util
@@ -8,15 +8,15 @@ from attention.errors import UsageError
 
 
 def is_installed(name: str) -> bool:
-    """Says whether a package could be imported by a name; nothing is imported."""
+    """Says whether a package could be imported; imports nothing."""
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # the folder that holds it is missing
+    except ModuleNotFoundError:  # its parent package is missing
         return False
 
 
 def load(name: str, need: str) -> ModuleType:
-    """Imports an optional package by its name; raises UsageError, which begins with `need`, where it cannot be."""
+    """Imports an optional package; raises a UsageError that begins with `need` if it cannot."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""Pairs of a source and a text that is written for it: the `data` sections, and batches of pairs of sentences.
+"""Pairs of a source and a target text: the `data` sections, and batches of sentence pairs.
 
-A batch has sentences of about the same length, so that little of it is padding. Which pairs are in which batch is a
-function of (seed, epoch) alone, so a run that is resumed sees the same ones.
+The sentences of a batch have about the same length, so that little of it is padding. Which pairs share a batch depends
+on (seed, epoch) alone, so that a resumed run sees the same ones.
 """
 
 import dataclasses
@@ -31,11 +31,11 @@ def bucketed(
     order: Int64[np.ndarray, " n"],
     fill: bool = False,
 ) -> tuple[Int64[np.ndarray, "batches batch_size"], Int64[np.ndarray, " batches"]]:
-    """Groups examples of about the same length into batches, the shortest first, taken in an order.
+    """Groups examples of about the same length into batches, shortest first; within a bucket, `order` decides.
 
     `bounds` are the lengths that batches are padded to, ascending. With `fill`, NOTHING fills the last batch of each
-    bucket. Otherwise what does not fill a batch joins the next longer bucket, and fewer of the longest than a batch
-    holds are left out. Each batch has the indices of its examples, and the bound that it is padded to.
+    bucket. Without it, examples left over join the next longer bucket, and those left in the longest are dropped. Gives
+    the indices of each batch's examples, and the bound that it is padded to.
     """
     bucket = np.searchsorted(bounds, lengths)[order]
     left, groups = order[:0], []
@@ -50,7 +50,7 @@ def bucketed(
 
 
 def parse_bounds(text: str, longest: int, field: str) -> tuple[int, ...]:
-    """Reads rising lengths below the longest: '8,16' with a longest of 32 gives (8, 16, 32), and '' gives (32,)."""
+    """Reads rising lengths below the longest: with a longest of 32, '8,16' gives (8, 16, 32), and '' gives (32,)."""
     try:
         bounds = (*(int(part) for part in text.split(",") if text), longest)
     except ValueError:
@@ -64,18 +64,14 @@ def parse_bounds(text: str, longest: int, field: str) -> tuple[int, ...]:
 
 
 class WrittenExamples(TextExamples):
-    """The base of examples with a text that a model writes: the rows of a split that are short enough."""
+    """The base of examples with a target text: the rows of a split that are short enough."""
 
     def __len__(self) -> int:
         return len(self.fitting)
 
     @property
-    def _widths(self) -> Mapping[str, int]:
-        return self.data.limits
-
-    @property
     def too_long(self) -> int:
-        """How many rows are left out."""
+        """The number of rows left out."""
         return len(self.split) - len(self)
 
     @functools.cached_property
@@ -86,7 +82,7 @@ class WrittenExamples(TextExamples):
 
     @functools.cached_property
     def special(self) -> Mapping[str, Mapping[str, int]]:
-        """The `marks` of the tokeniser of each column."""
+        """The `marks` of each column's tokeniser."""
         return {side: tokenisers.marks(tokeniser.special) for side, tokeniser in self.tokenisers.items()}
 
     def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
@@ -94,17 +90,17 @@ class WrittenExamples(TextExamples):
         index = np.where(numbers == NOTHING, NOTHING, self.fitting[numbers])
         recipes = {"index": index}
         for name in self.split.columns:
-            recipes |= {name: of * (index != NOTHING) for name, of in self.split.places(name, index).items()}
+            recipes |= {name: array * (index != NOTHING) for name, array in self.split.places(name, index).items()}
         return recipes
 
 
 class Sentences(WrittenExamples):
     """The pairs of a split that are short enough.
 
-    Batches hold `source` int32 (B, S), with an end token and padding, `source_length` int32 (B,), `tokens` int32
-    (B, T), which the decoder reads, from the start token on, `targets` int32 (B, T), the same one further with the end
-    token, `weight` float32 (B, T), 1 on targets that are no padding, and `index` (B,), the place among all pairs of the
-    split, -1 for nothing.
+    Batches hold `source` int32 (B, S), with an end token and padding, `source_length` int32 (B,), the decoder's input
+    `tokens` int32 (B, T), which begins with the start token, `targets` int32 (B, T), the same shifted by one, up to the
+    end token, `weight` float32 (B, T), 1 on targets before padding, and `index` (B,), the pair's place in the whole
+    split, or -1 for none.
     """
 
     whole_batches = True
@@ -126,12 +122,12 @@ class Sentences(WrittenExamples):
         return self._bounded(batches[shuffled], bounds[shuffled])
 
     def evaluation(self, count: int) -> Recipes:
-        """Describes pairs bucket by bucket, the last batch of each filled up."""
+        """Describes pairs bucket by bucket, with each bucket's last batch filled up."""
         size = self.data.eval_batch_size
         return self._bounded(*bucketed(self.lengths[:count], self.data.bounds, size, np.arange(count), fill=True))
 
     def example(self, raw: Raw, recipe: Recipe, draw: Draws | None = None) -> Example:
-        """Pads a pair to its bucket, or to a side's greatest length where that is less."""
+        """Pads a pair to its bucket's bound, or to a side's limit if that is less."""
         del draw
         bound = recipe["bound"] if "bound" in recipe else self.data.bounds[-1]
         source, target, real = raw["source"][:bound], raw["target"][:bound], recipe["index"] != NOTHING
@@ -147,7 +143,7 @@ class Sentences(WrittenExamples):
         return "batches of data.buckets differ in length" if several else super().why_host(training)
 
     def blank(self, example: Example, recipe: Recipe) -> Example:
-        """Leaves a pair of empty texts as it is: a source of no token would have nothing to attend to."""
+        """Keeps a pair of empty texts as it is: a source without tokens would leave nothing to attend to."""
         del recipe
         return example
 
@@ -157,7 +153,7 @@ class Sentences(WrittenExamples):
 
 
 def with_end(ids: Int32[np.ndarray, " width"], length: int, special: Mapping[str, int]) -> Int32[np.ndarray, " width"]:
-    """Puts the end token after the first `length` ids, and padding after it."""
+    """Puts the end token after the first `length` ids, and padding after that."""
     ended = draws.namespace(ids).where(np.arange(len(ids)) == length, np.int32(special["end"]), ids)
     return padded(ended, length + 1, special["pad"])
 
@@ -165,9 +161,9 @@ def with_end(ids: Int32[np.ndarray, " width"], length: int, special: Mapping[str
 def written(
     ids: Int32[np.ndarray, " width"], length: int, special: Mapping[str, int], real: bool = True
 ) -> dict[str, np.ndarray]:
-    """Makes what a decoder reads of a target of `length` tokens, what it is to write, and their weights.
+    """Makes a decoder's input, its targets and their weights from a target text of `length` tokens.
 
-    The target ends before `ids` do; it counts unless `real` is false. `special` are the `marks` of its tokeniser.
+    `ids` are longer than the text by at least one; without `real`, weights are 0. `special` are its `marks`.
     """
     read = draws.namespace(ids).concatenate([np.full(1, special["start"], np.int32), ids[:-1]])
     return {
@@ -179,33 +175,30 @@ def written(
 
 @dataclasses.dataclass(frozen=True)
 class WrittenTextData(CachedTextSection):
-    """The base of the sections of data with a text that a model writes: its length, and how it is searched for."""
+    """The base of sections with a target text: its length, and how the model searches for it."""
 
     batch_size: int = 64
     eval_batch_size: int = 128
-    target_length: Annotated[Count, Unit("tokens")] = field(64, "Of a target at most, its end token included.")
+    target_length: Annotated[Count, Unit("tokens")] = field(64, "Longest target, in tokens, end token included.")
     translations: Annotated[Count, Sentinel(0, "none")] = field(
         0,
-        "Validation texts that each evaluation lets the model write, for BLEU. At the end it writes all test texts.",
+        "Validation texts that the model writes at each evaluation, for BLEU. At the end it writes all test texts.",
         may_change=True,
     )
-    beams: Annotated[Count, at_most(1000)] = field(1, "Of these searches; 1 is greedy.", may_change=True)
-    length_penalty: float = field(
-        1.0, "Of beam search: the power of the length that log-probabilities are divided by.", may_change=True
+    beams: Annotated[Count, at_most(1000)] = field(
+        1, "Number of beams in the search; 1 is greedy search.", may_change=True
     )
-
-    @property
-    def limits(self) -> dict[str, int]:
-        """The most tokens of each text of a row, its end token included."""
-        return {"target": self.target_length}
+    length_penalty: float = field(
+        1.0, "Beam search divides log-probabilities by the length to this power.", may_change=True
+    )
 
     EXAMPLES: ClassVar[type[WrittenExamples]]
     WHAT: ClassVar[str]  # the examples, in words
+    spare = -1  # room for the end token
 
     @property
-    def lengths(self) -> dict[str, int]:
-        """The tokens of a blank row, whose texts have the greatest lengths with their end tokens."""
-        return {side: length - 1 for side, length in self.limits.items()}
+    def limits(self) -> dict[str, int]:
+        return {"target": self.target_length}
 
     def load(self) -> Corpus:
         corpus = super().load()
@@ -213,7 +206,7 @@ class WrittenTextData(CachedTextSection):
             if missing := [name for name in ("start", "end") if name not in tokeniser.special]:
                 spec = getattr(self, f"{side}_tokeniser") or self.source_tokeniser
                 raise UsageError(
-                    f"A text that is written needs a start and an end token, but {spec!r} has no {missing[0]}; for "
+                    f"A target text needs a start and an end token, but {spec!r} has no {missing[0]}; for "
                     "words, write words(marks=True)."
                 )
         return corpus
@@ -226,7 +219,7 @@ class WrittenTextData(CachedTextSection):
                 limits = " and ".join(f"data.{side}_length={most}" for side, most in self.limits.items())
                 raise UsageError(
                     f"{len(examples)} {self.WHAT} of data.{part}_split fit in {limits}, but {least} are needed; allow "
-                    "for longer ones, or widen the split."
+                    "longer ones, or widen the split."
                 )
         return examples_of
 
@@ -238,20 +231,20 @@ class TranslationData(WrittenTextData):
     source: Annotated[str, Reader(sources.checker("pairs"))] = field(
         "dates()",
         "`dates(...)` (dates written out in several languages, in the package; see `train.data.sources.dates`), "
-        "`file:PATH` (a table, lines of pairs parted by tabs, or two files that are aligned line by line; see "
+        "`file:PATH` (a table, lines of tab-separated pairs, or two files aligned line by line; see "
         "`train.data.sources.file`), `hf:NAME` or `hf:NAME:CONFIG`, or `tfds:NAME`.",
     )
     train_split: str = field(
         "train",
-        "Such as `train[:70%]`, in pairs. Slices are cut after shuffling, always alike, and never part the "
-        "translations of one source sentence.",
+        "Split to learn from, such as `train[:70%]`. Slices count pairs; they are cut after shuffling, always in the "
+        "same way, and never separate the translations of one source sentence.",
     )
     source_column: str = field(
         "source",
-        "Of tables: the column of what is translated; `translation.de` is the key `de` in the column `translation`. Of "
-        "lines parted by tabs: its number, from 1. Of aligned files: the end of their names.",
+        "Where the source is: the column of a table (`translation.de` is the key `de` in the column `translation`), "
+        "the number of a tab-separated column, from 1, or the suffix of one of two aligned files.",
     )
-    target_column: str = field("target", "Likewise of the translations.")
+    target_column: str = field("target", "Where the target is, as in `source_column`.")
     source_tokeniser: Annotated[str, Reader(tokenisers.check)] = field(
         "bytes",
         "`bytes`, `words(size=15000, marks=True)`, `bpe(size=8000)`, `file:PATH`, `hf:NAME` or "
@@ -259,24 +252,22 @@ class TranslationData(WrittenTextData):
     )
     target_tokeniser: Annotated[
         str, Sentinel("", "the source's, which then learns from both sides"), Reader(tokenisers.check)
-    ] = field("", "Likewise of the target.")
+    ] = field("", "The target's tokeniser, as in `source_tokeniser`.")
     source_vocabulary: section.Vocabulary = field(
-        0, "What the source's tokeniser must have.", size_of=("source_tokeniser",)
+        0, "Size that the source's vocabulary must have.", size_of=("source_tokeniser",)
     )
     target_vocabulary: section.Vocabulary = field(
         0,
-        "What the target's tokeniser must have; a shared one as many as the source's.",
+        "Size that the target's vocabulary must have; the source's if they share a tokeniser.",
         size_of=("source_tokeniser", "target_tokeniser"),
     )
     source_length: Annotated[Count, Unit("tokens")] = field(
-        64, "Of a source at most, its end token included. Longer pairs are left out, and counted."
+        64, "Longest source, in tokens, end token included. Longer pairs are left out, and counted."
     )
-    buckets: str = field(
-        "", "Lengths below the longest that batches of shorter pairs are padded to, such as `8,16`; '' is none."
-    )
+    buckets: str = field("", "Shorter lengths to which batches of short pairs are padded, such as `8,16`; '' is none.")
     by_length: str = field(
         "",
-        "Lengths of sources, such as `8,16`, that part the test sentences into groups, each with a BLEU; '' is none.",
+        "Source lengths, such as `8,16`, that divide the test sentences into groups with a BLEU each; '' is none.",
         may_change=True,
     )
 
@@ -290,7 +281,7 @@ class TranslationData(WrittenTextData):
 
     @property
     def bounds(self) -> tuple[int, ...]:
-        """The greatest length of a pair's longer side in each bucket."""
+        """The length that each bucket allows a pair's longer side."""
         return parse_bounds(self.buckets, max(self.source_length, self.target_length), "data.buckets")
 
     @property
@@ -299,7 +290,7 @@ class TranslationData(WrittenTextData):
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """The longest source of each group that has a BLEU; none without `by_length`."""
+        """The longest source of each group with a BLEU; none without `by_length`."""
         return parse_bounds(self.by_length, self.source_length, "data.by_length") if self.by_length else ()
 
     @property

@@ -1,9 +1,9 @@
-"""Batches of examples: endless and shuffled for training, in order and whole for evaluation.
+"""Batches of examples: endless and shuffled for training, complete and in order for evaluation.
 
 Every training example is a function of (seed, position) alone, where the position is its place in the endless stream
-over all processes. Batch size, processes, threads and workers thus do not change what the stream holds, and a run
-resumes by reading from a position. Which example it is, such as which window of a text, is said by a recipe of a few
-integers; `train.data.device` follows the same recipes with arrays on a device.
+over all processes. The stream therefore does not depend on batch size, processes, threads or workers, and a run resumes
+by reading on from a position. A recipe of a few integers says which example it is, such as which window of a text;
+`train.data.device` follows the same recipes with arrays on a device.
 """
 
 import atexit
@@ -33,14 +33,14 @@ from train.data.section import Batches
 
 T = TypeVar("T")
 Batch = dict[str, np.ndarray]
-Example = dict[str, Any]  # arrays and numbers of numpy, or traced ones on a device
-Recipe = Mapping[str, Any]  # integers, or traced ones on a device
+Example = dict[str, Any]  # numpy's arrays and numbers, or traced arrays on a device
+Recipe = Mapping[str, Any]  # integers, traced on a device
 Recipes = dict[str, Integer[np.ndarray, "..."]]
-Raw = Mapping[str, Any]  # what an example is made of, by the names of its materials
+Raw = Mapping[str, Any]  # what an example is made of, by name
 
 NOTHING = -1  # the index of an example that only fills a batch
 ENDLESS = 2**62  # batches
-_FILES = 20  # that a worker opens, and its parent besides
+_FILES = 20  # files that each worker opens, and its parent too
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
 # One thread is the fastest: making small examples holds the interpreter, and more threads only contend for it.
@@ -48,7 +48,7 @@ _READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
 
 
 class BatchIterator(grain.DatasetIterator):
-    """Batches from `batches[0]` on. The state is how many were taken, whichever threads or workers make them."""
+    """Batches from `batches[0]` on. Its state is the number taken, whichever threads or workers make them."""
 
     def __init__(self, batches: grain.MapDataset, workers: int = 0):
         super().__init__()
@@ -56,7 +56,7 @@ class BatchIterator(grain.DatasetIterator):
         self._taken, self._ahead = 0, None
 
     def __next__(self) -> Batch:
-        """Takes the next batch; raises UsageError where a worker was ended, or files or processes are too few."""
+        """Takes the next batch; raises UsageError if a worker was killed, or files or processes run short."""
         self._assert_not_closed()
         try:
             if self._ahead is None:
@@ -66,18 +66,18 @@ class BatchIterator(grain.DatasetIterator):
             self._stop()
             raise
         except (OSError, RuntimeError) as error:
-            with contextlib.suppress(AssertionError):  # of workers that were never started
+            with contextlib.suppress(AssertionError):  # from workers that never started
                 self._stop()
             raise _explained(error) from error
         self._taken += 1
         return batch
 
     def get_state(self) -> dict[str, int]:
-        """Counts the batches taken, which is the same in every process and for any number of processes."""
+        """Counts the batches taken: the same in every process, for any number of processes."""
         return {"taken": self._taken}
 
     def set_state(self, state: dict[str, int]) -> None:
-        """Moves to the position of a `get_state`, of this iterator or another of the same data and seed."""
+        """Moves to a position that `get_state` gave, here or on another iterator with the same data and seed."""
         self._stop()
         self._taken = state["taken"]
 
@@ -89,7 +89,7 @@ class BatchIterator(grain.DatasetIterator):
     def _prefetching(self) -> grain.DatasetIterator:
         ahead = self.batches[self._taken :].to_iter_dataset(_READ)
         if self.workers:
-            if not flags.FLAGS.is_parsed():  # Grain's workers read absl flags, which only absl's own main parses.
+            if not flags.FLAGS.is_parsed():  # Grain's workers read absl flags, which only absl's own main parses
                 flags.FLAGS.mark_as_parsed()
             _check_files(self.workers)
             _kill_workers_at_exit()
@@ -104,7 +104,7 @@ class BatchIterator(grain.DatasetIterator):
 
 
 def _depend(index: int, count: int) -> None:
-    """Makes a worker end only with its parent, which handles the signals to a whole job."""
+    """Makes a worker end only with its parent, which handles the signals sent to a whole job."""
     del index, count
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -114,22 +114,22 @@ def _depend(index: int, count: int) -> None:
 
 @functools.cache
 def _kill_workers_at_exit() -> None:
-    """Kills workers at exit, since `multiprocessing` would send a signal that they ignore, and wait for them."""
+    """Kills workers at exit, where `multiprocessing` would send a signal that they ignore, and wait for them."""
     atexit.register(lambda: [worker.kill() for worker in multiprocessing.active_children()])
 
 
 def _explained(error: OSError | RuntimeError) -> Exception:
-    """Says in one sentence what the operating system did to workers; other errors stay as they are."""
+    """Explains in one sentence what the operating system did to workers; other errors stay as they are."""
     remedy = "continue with the same command and fewer data.workers (0 needs none)"
     if short := [text for text in map(os.strerror, _SHORT) if text in str(error)]:  # a worker's error has no number
         return UsageError(f"The data cannot be prepared ({short[0]}); raise that limit, or {remedy}.")
-    if "terminated unexpectedly" in str(error):  # of Grain
-        return UsageError(f"A process that prepares data was ended from outside, as where memory is short; {remedy}.")
+    if "terminated unexpectedly" in str(error):  # Grain's words
+        return UsageError(f"A process that prepares data was killed, perhaps because memory ran out; {remedy}.")
     return error
 
 
 def _check_files(workers: int) -> None:
-    """Raises UsageError where too few files may be open for workers, on which Grain would fail half-way."""
+    """Raises UsageError if the limit on open files is too low for the workers: Grain would fail half-way."""
     least, limit = _FILES * (workers + 1), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit != resource.RLIM_INFINITY and (left := limit - len(os.listdir("/dev/fd"))) < least:
         raise UsageError(
@@ -139,48 +139,44 @@ def _check_files(workers: int) -> None:
 
 
 class Material:
-    """What examples are made of: read on the host when they are, or held by a device whole, and gathered there.
-
-    What it gives is named, as are the arrays that a device holds.
-    """
+    """A source of what examples are made of: the host reads it piece by piece, a device holds it whole."""
 
     def why_host(self) -> str:
-        """Says why a device cannot hold it, or '' where it can."""
+        """Says why a device cannot hold it; '' if it can."""
         return ""
 
     def read(self, recipe: Recipe) -> Raw:
-        """Reads what one example needs."""
+        """Reads what one example needs, by name."""
 
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Describes the arrays of `held`, most of which need not be read for it."""
+        """Describes the arrays of `held` without reading all of them."""
 
     def held(self) -> dict[str, np.ndarray]:
-        """Reads everything that a device holds."""
+        """Reads everything that a device holds, by name."""
 
     def gather(self, held: Mapping[str, jax.Array], recipe: Recipe) -> Raw:
-        """Takes what one example needs from the arrays on a device."""
+        """Takes what `read` gives from the arrays on a device."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Examples(Lazy):
-    """A split cut into examples, and their batches; `len` is how many an epoch of training has.
+    """A split cut into examples, and their batches; `len` counts the examples in an epoch of training.
 
-    A subclass says which recipes and materials there are, and makes an example of them in numpy and in jax.numpy alike,
-    so that it is the same wherever it is made. The split is of images or of tokenised rows; its `content` identifies
-    them.
+    A subclass defines the recipes and materials, and makes an example from them in numpy and in jax.numpy alike, so
+    that it is the same wherever it is made. The split holds images or tokenised rows; its `content` identifies them.
     """
 
     data: Batches
     split: Any
 
-    whole_batches: ClassVar[bool] = False  # whether an epoch of training leaves out what fills no batch
+    whole_batches: ClassVar[bool] = False  # whether an epoch of training leaves out an incomplete batch
 
     def __len__(self) -> int:
         return len(self.split)
 
     @property
     def eval_length(self) -> int:
-        """How many examples evaluation has."""
+        """The number of examples in evaluation."""
         return len(self)
 
     @property
@@ -190,12 +186,12 @@ class Examples(Lazy):
 
     @property
     def example_bytes(self) -> int:
-        """The bytes of an example in a batch."""
+        """The bytes that an example takes in a batch."""
         return sum(np.asarray(value).nbytes for value in self.evaluate(0).values())
 
     @property
     def epoch_length(self) -> int:
-        """How many examples an epoch of training has."""
+        """The number of examples in an epoch of training."""
         return len(self) - (len(self) % self.data.batch_size if self.whole_batches else 0)
 
     def epoch(self, seed: int, number: int) -> Recipes:
@@ -203,18 +199,18 @@ class Examples(Lazy):
         return self.recipes(draws.permutation(len(self), draws.ORDER, seed, number))
 
     def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
-        """Describes some examples by integers, `index` among them, in arrays of the same shape."""
+        """Describes some examples by integers, among them `index`, in arrays of one shape."""
 
     def evaluation(self, count: int) -> Recipes:
-        """Describes the first `count` examples of evaluation; batches are filled up with zeros and NOTHING."""
+        """Describes the first `count` examples of evaluation; zeros with the index NOTHING fill the last batch."""
         fill = -count % self.data.eval_batch_size
         return {
-            name: np.pad(of, (0, fill), constant_values=NOTHING * (name == "index"))
-            for name, of in self.recipes(np.arange(count)).items()
+            name: np.pad(array, (0, fill), constant_values=NOTHING * (name == "index"))
+            for name, array in self.recipes(np.arange(count)).items()
         }
 
     def materials(self, training: bool) -> Sequence[Material]:
-        """Lists what examples are made of, in training or in evaluation; nothing is read unless a subclass says so."""
+        """Lists what examples are made of, in training or in evaluation; by default nothing."""
         return ()
 
     def read(self, recipe: Recipe, training: bool) -> Raw:
@@ -222,10 +218,10 @@ class Examples(Lazy):
         return merged(material.read(recipe) for material in self._materials[training])
 
     def example(self, raw: Raw, recipe: Recipe, draw: Draws | None = None) -> Example:
-        """Makes an example with `index`: of training where there are draws, else of evaluation, with `weight`."""
+        """Makes an example with its `index`: for training if there are draws, else for evaluation, with `weight`."""
 
     def blank(self, example: Example, recipe: Recipe) -> Example:
-        """Replaces an example that only fills a batch by zeros, whose index is NOTHING."""
+        """Replaces an example that only fills a batch, one whose index is NOTHING, by zeros."""
         index = recipe["index"]
         xp = draws.namespace(index)
         if xp is np and index != NOTHING:
@@ -234,14 +230,14 @@ class Examples(Lazy):
         return {name: xp.where(index == NOTHING, zeros[name], value) for name, value in example.items()}
 
     def make(self, raw: Raw, recipe: Recipe, seed: Word | None = None) -> Example:
-        """Makes an example of a batch, of training where there is a seed."""
+        """Makes an example of a batch, for training if there is a seed."""
         if seed is None:
             return self.blank(self.example(raw, recipe), recipe)
         return self.example(raw, recipe, Draws(draws.EXAMPLE, seed, recipe["high"], recipe["low"]))
 
     def batch(self, recipes: Recipes, row: int, seed: int | None = None) -> Batch:
-        """Makes the batch of a row of recipes; see `make`."""
-        each = _each({name: of[row] for name, of in recipes.items()})
+        """Makes the batch that a row of recipes describes; see `make`."""
+        each = _each({name: array[row] for name, array in recipes.items()})
         return _stack([self.make(self.read(recipe, seed is not None), recipe, seed) for recipe in each])
 
     def evaluate(self, number: int) -> Example:
@@ -250,16 +246,15 @@ class Examples(Lazy):
         return self.example(self.read(recipe, training=False), recipe)
 
     def why_host(self, training: bool) -> str:
-        """Says why a device cannot make the examples, or '' where it can."""
+        """Says why a device cannot make the examples; '' if it can."""
         return next(filter(None, (material.why_host() for material in self._materials[training])), "")
 
     def train_batches(self, seed: int, process_index: int = 0, process_count: int = 1) -> BatchIterator:
         """Makes endless batches of shuffled examples. An epoch has every example once; a batch may span two epochs.
 
-        Orders, draws and whole epochs are independent for each seed. A process takes its block of each global batch, so
-        arrays are (B, ...) for B = data.batch_size / process_count. `get_state` and `set_state` (or Orbax) resume the
-        iterator exactly, in any process; `close` it when done. Raises UsageError where the batch size is no multiple of
-        the processes.
+        Seeds differ in order and in draws. A process takes its block of each global batch, so arrays are (B, ...) for
+        B = data.batch_size / process_count. `get_state` and `set_state` (or Orbax) resume the iterator exactly, in any
+        process; `close` it when done. Raises UsageError unless the processes divide the batch size.
         """
         per_process(self.data.batch_size, process_count, "data.batch_size")
         batch = functools.partial(self._train_batch, seed, process_index, process_count)
@@ -268,17 +263,17 @@ class Examples(Lazy):
     def train_recipes(
         self, seed: int, first_step: int, count: int, process_index: int = 0, process_count: int = 1
     ) -> Recipes:
-        """Describes a process's part of some steps, (count, B): `index`, the words of the position, and others."""
+        """Describes a process's part of some steps, (count, B), with the position's words `high` and `low`."""
         share = per_process(self.data.batch_size, process_count, "data.batch_size")
         steps = np.arange(first_step, first_step + count, dtype=np.int64)[:, None]
         positions = steps * self.data.batch_size + process_index * share + np.arange(share)
         epochs, places = np.divmod(positions, self.epoch_length)
         epoch = self._epochs(seed)
-        recipes = {name: of[places] for name, of in epoch(int(epochs[0, 0])).items()}
+        recipes = {name: array[places] for name, array in epoch(int(epochs[0, 0])).items()}
         for number in range(int(epochs[0, 0]) + 1, int(epochs[-1, -1]) + 1):
-            there = epochs == number
-            for name, of in epoch(number).items():
-                recipes[name][there] = of[places[there]]
+            in_epoch = epochs == number
+            for name, array in epoch(number).items():
+                recipes[name][in_epoch] = array[places[in_epoch]]
         high, low = draws.words(positions)
         return recipes | {"high": high, "low": low}
 
@@ -287,14 +282,14 @@ class Examples(Lazy):
 
     @functools.cached_property
     def _epochs(self) -> Callable[[int], Callable[[int], Recipes]]:
-        """Orders the epochs of each seed, of which a step may need two."""
+        """Orders epochs, by seed; two epochs of a seed are kept, since a step may need two."""
         return functools.cache(lambda seed: functools.lru_cache(maxsize=2)(functools.partial(self.epoch, seed)))
 
     def eval_batches(self, process_index: int = 0, process_count: int = 1, most: int = 0) -> BatchIterator:
         """Makes batches (B, ...) of every example once, in order; every process gets equally many.
 
-        The last batch is filled up with zeros (so `weight` is 0 there) whose `index` is -1. The first `most` examples
-        are taken, or all where that is 0. See also `train_batches`.
+        Zeros fill the last batch (so `weight` is 0 there), with `index` -1. With `most`, only the first examples are
+        taken. See also `train_batches`.
         """
         recipes = self.eval_recipes(process_index, process_count, most)
         numbers = grain.MapDataset.range(len(recipes["index"]))
@@ -305,7 +300,7 @@ class Examples(Lazy):
         share = per_process(self.data.eval_batch_size, process_count, "data.eval_batch_size")
         recipes = self.evaluation(min(self.eval_length, most or self.eval_length))
         columns = slice(process_index * share, (process_index + 1) * share)
-        return {name: of.reshape(-1, self.data.eval_batch_size)[:, columns] for name, of in recipes.items()}
+        return {name: array.reshape(-1, self.data.eval_batch_size)[:, columns] for name, array in recipes.items()}
 
     @functools.cached_property
     def _materials(self) -> dict[bool, Sequence[Material]]:
@@ -313,17 +308,17 @@ class Examples(Lazy):
 
 
 def merged(dicts: Iterable[Mapping[str, T]]) -> dict[str, T]:
-    """Joins dicts whose names differ."""
+    """Merges dicts that share no name."""
     return {name: value for one in dicts for name, value in one.items()}
 
 
 def _each(recipes: Recipes) -> list[dict[str, int]]:
-    values = zip(*(of.tolist() for of in recipes.values()), strict=True)
+    values = zip(*(array.tolist() for array in recipes.values()), strict=True)
     return [dict(zip(recipes, each, strict=True)) for each in values]
 
 
 def stacked(iterators: Sequence[BatchIterator]) -> BatchIterator:
-    """Stacks the batches of R iterators, which must have one shape, to (R, B, ...); the iterators advance together."""
+    """Stacks the batches of R iterators, all of one shape, to (R, B, ...); the iterators advance together."""
     zipped = grain.experimental.ZipMapDataset([iterator.batches for iterator in iterators])
     return BatchIterator(zipped.map(_stack), iterators[0].workers)
 
@@ -333,7 +328,7 @@ def _stack(batches: Sequence[Example]) -> Batch:
 
 
 def per_process(batch_size: int, process_count: int, field: str) -> int:
-    """Divides a batch among processes; raises UsageError where it does not divide."""
+    """Divides a batch among processes; raises UsageError if they do not divide it."""
     if batch_size % process_count:
         raise UsageError(f"{field} = {batch_size} does not divide among {process_count} processes; use a multiple.")
     return batch_size // process_count

@@ -1,4 +1,4 @@
-"""The base of the `data` sections of all configs, and the sizes that they state of their data."""
+"""The base of every config's `data` section, and the sizes that it states of its data."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -9,11 +9,11 @@ from attention.types import Checked, Count, Reader, Sentinel, Unit, at_most
 from models.fields import BOOKKEEPING, HARDWARE, field
 from train.data.splits import Split
 
-# Of sizes that a config need not state. What a file states of its own data is not true of others: a config file whose
-# source or tokeniser is overridden no longer says how many classes or tokens there are.
+# Sizes that a config need not state. A config file states those of its own data: where its source or tokeniser is
+# overridden, it no longer says how many classes or tokens there are.
 LEFT = "the data say it; a dry run needs it"
 CLASSES = {
-    "help": "How many there are, which the data must have.",
+    "help": "Number of classes that the data must have.",
     "size_of": ("source", "label_key", "label_column"),
 }
 Classes = Annotated[Count, Sentinel(0, LEFT)]
@@ -25,12 +25,12 @@ Slices = Annotated[str, Reader(lambda text, _: Split.parse(text))]
 
 @dataclasses.dataclass(frozen=True)
 class Batches(Checked):
-    """What all data have: a source, and batches."""
+    """The fields that all data have: a source, and batches."""
 
-    source: str = field("", "Which data.")
-    batch_size: Annotated[Count, Unit("examples")] = field(16, "Training examples a step, over all processes.")
+    source: str = field("", "Where the data come from.")
+    batch_size: Annotated[Count, Unit("examples")] = field(16, "Training examples per step, over all processes.")
     eval_batch_size: Annotated[Count, Unit("examples")] = field(
-        16, "Examples an evaluation step, over all processes.", role=HARDWARE
+        16, "Examples per evaluation step, over all processes.", role=HARDWARE
     )
     workers: Annotated[Count, at_most(1000), Sentinel(0, "a thread")] = field(
         0, "Processes that prepare batches.", role=HARDWARE
@@ -41,28 +41,28 @@ class Batches(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class Section(Batches):
-    """The place of data that are read, and their splits."""
+    """The fields of data that are read: their place, and their splits."""
 
     data_dir: str = field(
-        "", "Where TFDS sets or the hub's downloads are; '' is the libraries' own default.", role=BOOKKEEPING
+        "", "Folder of TFDS sets or of the hub's downloads; '' is the libraries' own default.", role=BOOKKEEPING
     )
-    train_split: Slices = field("train", "What is learned from.")
-    validation_split: Slices = field("validation", 'What "best" is chosen on.')
-    test_split: Slices = field("test", "What is measured at the end.")
+    train_split: Slices = field("train", "Split to learn from.")
+    validation_split: Slices = field("validation", 'Split on which "best" is chosen.')
+    test_split: Slices = field("test", "Split to measure at the end.")
 
-    COLUMNS: ClassVar[Mapping[str, str]]  # the fields that name the columns of a row, by what these are read as
-    revision, streaming = "", False  # no fields of every section
+    COLUMNS: ClassVar[Mapping[str, str]]  # by a column's role, the field that names it
+    revision, streaming = "", False  # fields of some subclasses
 
 
 def cache_dir(what: str) -> Any:
-    """Declares where something is kept, such as `tokenised text is`."""
+    """Declares the folder of a cache; `what` reads as in `tokenised text is`."""
     return field(
-        "", f"Where {what} kept; '' is ATTENTION_BENCH_CACHE, else ~/.cache/attention_bench.", role=BOOKKEEPING
+        "", f"Folder where {what} kept; '' is ATTENTION_BENCH_CACHE, else ~/.cache/attention_bench.", role=BOOKKEEPING
     )
 
 
 def check_stated(field: str, stated: int | str, actual: int | str) -> None:
-    """Raises UsageError where a size is stated and differs from that of the data."""
+    """Raises UsageError if a size is stated and differs from the data's."""
     if stated and stated != actual:
         raise UsageError(
             f"data.{field} is {stated}, but the data have {actual}; set --config.data.{field}={actual}, or give the "
@@ -76,7 +76,7 @@ def sides(shape: Iterable[int]) -> str:
 
 
 def needed(field: str, stated: int | str) -> int | str:
-    """Refuses a size that is not stated, by a UsageError."""
+    """Gives a stated size; raises UsageError if it is not stated."""
     if not stated:
         raise UsageError(f"Without data, nothing says what data.{field} is; give --config.data.{field}=...")
     return stated
@@ -84,7 +84,7 @@ def needed(field: str, stated: int | str) -> int | str:
 
 @dataclasses.dataclass(frozen=True)
 class BlankTokeniser:
-    """Replaces a tokeniser in a dry run, where only its size is known; ids are 0 … size - 1."""
+    """A tokeniser's replacement in a dry run, where only its size is known; ids are 0 … size - 1."""
 
     size: int
 

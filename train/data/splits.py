@@ -1,4 +1,4 @@
-"""Splits of every source, such as `train`, `train[:90%]` and `test[1000:-500]`, and their classes."""
+"""Splits of a source, such as `train`, `train[:90%]` and `test[1000:-500]`, and their classes."""
 
 import dataclasses
 import re
@@ -13,19 +13,19 @@ from attention.errors import UsageError, unknown
 
 T = TypeVar("T")
 
-PARTS = ("train", "validation", "test")  # of every experiment's data
+PARTS = ("train", "validation", "test")  # of every experiment
 ALIASES = {"valid": "validation", "val": "validation", "dev": "validation"}
-_TENTH = 10  # per cent of `train`, for a part that a source lacks
+_TENTH = 10  # per cent of `train` that replace a part which a source lacks
 _BOUND = r"-?\d+|-?\d+(\.\d+)?%"
 _FORM = re.compile(rf"(?P<name>[\w.-]+)(\[(?P<start>{_BOUND})?:(?P<stop>{_BOUND})?\])?")
 
 
 class MissingSplitError(UsageError):
-    """A source has no split of a name."""
+    """A source lacks a split."""
 
 
 def named(parts: Mapping[str, T], name: str, where: str, hint: str = "") -> T:
-    """Finds a part of a source by its name; raises MissingSplitError where there is none."""
+    """Finds a part of a source by its name; raises MissingSplitError if there is none."""
     if name not in parts:
         raise MissingSplitError(f"{unknown(f'split of {where}', name, parts)}{hint}")
     return parts[name]
@@ -35,8 +35,8 @@ def named(parts: Mapping[str, T], name: str, where: str, hint: str = "") -> T:
 class Split:
     """A named part of a data set, or a slice of one.
 
-    Its `text` is what the user writes. `start` is the first example, a number or a percentage ('90%'), from the end if
-    negative, and `stop` the one after the last; '' is the beginning or the end.
+    `text` is what the user writes. `start` is the first example and `stop` the one after the last: a number or a
+    percentage ('90%'), counted from the end if negative; '' is the beginning or the end.
     """
 
     text: str
@@ -50,7 +50,7 @@ class Split:
         match = _FORM.fullmatch(text)
         if not match:
             raise UsageError(
-                f"Cannot read the split {text!r}: write a name with an optional slice of numbers or per cents, "
+                f"Cannot read the split {text!r}: write a name with an optional slice of numbers or percentages, "
                 "such as 'train', 'train[:90%]' or 'train[1000:-500]'."
             )
         split = cls(text, match["name"], match["start"] or "", match["stop"] or "")
@@ -60,14 +60,14 @@ class Split:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is no slice."""
+        """Whether it is a whole part, not a slice."""
         return not (self.start or self.stop)
 
     def bounds(self, length: int) -> tuple[int, int]:
         """Finds the first example and the one after the last, in a part of `length` examples.
 
-        The same boundary is the same example however it is written (`:90%`, `90%:`, `-10%:`), so that slices that meet
-        neither overlap nor leave anything out. Raises UsageError for a slice that is empty or reaches beyond the part.
+        A boundary is the same example however it is written (`:90%`, `90%:`, `-10%:`), so that adjacent slices neither
+        overlap nor leave a gap. Raises UsageError for a slice that is empty or reaches beyond the part.
         """
         start = _position(self.start, length) if self.start else 0
         stop = _position(self.stop, length) if self.stop else length
@@ -88,11 +88,11 @@ def _position(bound: str, length: int) -> int:
 
 
 def opened(data: Any, open_part: Callable[[str], T]) -> tuple[dict[str, Split], dict[str, T]]:
-    """Opens what the splits of a `data` section name, before anything is read; gives splits and parts by name.
+    """Opens the parts of a source that a `data` section's splits name; gives the splits and the parts by name.
 
-    Where the section asks for the splits `train`, `validation` and `test`, and the source lacks one of the latter two,
-    the last tenth of `train` takes its place, or of two that are missing the last but one and the last tenth. To open a
-    part that is missing raises MissingSplitError.
+    `open_part` raises MissingSplitError for a part that the source lacks. If the section asks for plain `train`,
+    `validation` and `test`, and one of the latter two is missing, the last tenth of `train` replaces it; if both are,
+    the last two tenths do. Nothing is read yet.
     """
     splits = {part: Split.parse(getattr(data, f"{part}_split")) for part in PARTS}
     sources, missing = {}, []
@@ -113,7 +113,7 @@ def opened(data: Any, open_part: Callable[[str], T]) -> tuple[dict[str, Split], 
 
 
 def remarks(data: Any, splits: Mapping[str, Split]) -> Iterator[str]:
-    """Yields a line about splits that are not those that the section of the config names."""
+    """Yields a line about splits that differ from what the config's section names."""
     cut = {part: split.text for part, split in splits.items() if split.text != getattr(data, f"{part}_split")}
     if cut:
         missing = " and no ".join(f"{part!r}" for part in cut if part != "train")
@@ -122,27 +122,27 @@ def remarks(data: Any, splits: Mapping[str, Split]) -> Iterator[str]:
 
 
 def shuffled(split: Split, length: int) -> Int64[np.ndarray, " rows"]:
-    """Cuts a split from a fixed random order of its part, which does not depend on the version of NumPy.
+    """Cuts a split from a fixed random order of its part, the same for every version of NumPy.
 
-    Many labelled sets are sorted by class, and one end of them has one class.
+    Many labelled sets are sorted by class, so that a plain slice would have few classes.
     """
     return np.argsort(np.random.PCG64(0).random_raw(length), kind="stable")[slice(*split.bounds(length))]
 
 
 def ordered_classes(names: Iterable[str]) -> tuple[str, ...]:
-    """Sorts the names of classes, each once, by the alphabet, or as numbers where all are."""
+    """Sorts the names of classes, each once, as numbers if all are, else alphabetically."""
     names = dict.fromkeys(names)
     are_numbers = all(re.fullmatch(r"-?\d+(\.\d+)?", name) for name in names)
     return tuple(sorted(names, key=float if are_numbers else None))
 
 
 def class_numbers(names: Iterable[str], classes: Sequence[str], part: str, field: str) -> tuple[int, ...]:
-    """Finds the number of each name of a part in `classes`, those of training; raises UsageError for others."""
+    """Numbers the class names of a part by their places in training's `classes`; raises UsageError for others."""
     number_of = {name: number for number, name in enumerate(classes)}
     names = list(names)
     if strange := [name for name in names if name not in number_of]:
         raise UsageError(
-            f"The {part} data have the class {strange[0]!r}, which the training data have not: "
+            f"The {part} data have the class {strange[0]!r}, which the training data lack: "
             f"{', '.join(classes)}; look at {field} and data.{part}_split."
         )
     return tuple(number_of[name] for name in names)

@@ -9,7 +9,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from train.data import device, pipeline
-from train.data.device import Resident, ResidentEvaluation
+from train.data.device import Resident
 from train.data.pipeline import Examples
 from train.mesh import memory, sharding
 from train.mesh.replicas import Replicas
@@ -87,7 +87,7 @@ class DeviceFeed(contextlib.AbstractContextManager):
 Feed = HostFeed | DeviceFeed
 
 
-def placed(resident: Resident | ResidentEvaluation, mesh: Mesh) -> dict[str, jax.Array]:
+def placed(resident: Resident, mesh: Mesh) -> dict[str, jax.Array]:
     """Puts the whole arrays of resident data on every device."""
     whole = NamedSharding(mesh, P())
     return {

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from train.data.device import ResidentEvaluation
+from train.data.device import Resident
 from train.mesh import compilation, feeds
 from train.mesh.replicas import Replicas
 from train.run.progress import Clock, averages
@@ -39,9 +39,7 @@ class Evaluator:
     def __init__(self, task: Task, replicas: Replicas):
         self._task, self._replicas = task, replicas
         self._compiled: dict[tuple, jax.stages.Compiled] = {}
-        self._held: dict[
-            str, tuple[ResidentEvaluation, Batch, Batch]
-        ] = {}  # a split's data, and the rows of all batches
+        self._held: dict[str, tuple[Resident, Batch, Batch]] = {}  # a split's data, and rows of all batches
 
     def __call__(self, split: str, params: Params) -> tuple[list[Measured], float]:
         """Measures a split with every replica's parameters; returns the speed too, in the task's units a second.
@@ -63,7 +61,7 @@ class Evaluator:
     def _in_one_call(self, split: str, params: Params, clock: Clock) -> dict[str, np.ndarray]:
         """Measures each example of a split that is kept on the devices, `(..., n)`."""
         if split not in self._held:
-            resident = ResidentEvaluation(self._task.sources[split])
+            resident = Resident(self._task.sources[split], training=False)
             rows = resident.feed(jax.process_index(), jax.process_count())
             rows = self._replicas.to_devices(rows, stacked=False, steps=True)
             self._held[split] = resident, feeds.placed(resident, self._replicas.mesh), rows

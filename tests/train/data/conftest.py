@@ -32,7 +32,6 @@ IMAGES = {
     "mixed images": MIXED,
 }
 SECTIONS = {
-    "mixed digits": (ImageData, MIXED),
     "next tokens": (TextData, {}),
     "next tokens of overlapping windows": (TextData, {"eval_stride": 5}),
     "masked tokens": (MaskedTextData, {"mask_rate": 0.3}),
@@ -53,14 +52,14 @@ def defaults() -> ImageData:
 
 @pytest.fixture
 def photos() -> LabelledImages:
-    """21 noise images of 6×5, no two alike, in 3 classes."""
+    """21 different noise images of 6×5 in 3 classes."""
     images = np.random.default_rng(0).integers(0, 256, (21, 6, 5, 3), np.uint8)
     return labelled(images, np.arange(21) % 3)
 
 
 @pytest.fixture
 def text_fields(tmp_path) -> dict:
-    """What is alike in the tests' `data` sections for text."""
+    """The fields that the tests' `data` sections for text share."""
     cache = str(tmp_path / "cache")
     return {"cache_dir": cache, "tokeniser": "bytes", "context": 16, "batch_size": 4, "eval_batch_size": 4}
 
@@ -78,14 +77,13 @@ def folder(tmp_path) -> Path:
 
 @pytest.fixture
 def make_examples(photos, defaults, text_fields, folder, tmp_path):
-    """The examples of one of IMAGES or SECTIONS by split, with changes to its section."""
+    """Makes the examples of one of IMAGES or SECTIONS, by split, with changes to its section."""
     rows = [f"{'word ' * (n % 7)}last{n}\tlabel {'of ' * (n % 5)}it\t{n % 3}" for n in range(31)]
     (tmp_path / "table.tsv").write_text("text\ttarget\tn\n" + "\n".join(rows) + "\n")
     table = {"source": f"file:{tmp_path}/table.tsv"} | {f"{part}_split": "train" for part in PARTS}
     table |= {"cache_dir": text_fields["cache_dir"], "batch_size": 4, "eval_batch_size": 4}
     text = text_fields | {"source": f"file:{folder}"}
     fields = {
-        ImageData: {},
         TextData: text,
         MaskedTextData: text,
         LabelledTextData: table | {"label_column": "n", "context": 3, "tokeniser": "words"},

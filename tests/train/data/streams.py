@@ -1,4 +1,4 @@
-"""Sources opened by name; batches read to the end, or as far as a test looks."""
+"""Opens sources by name, and reads batches as far as a test looks."""
 
 import itertools
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ FIELDS |= {"label": "label_column", "image": "image_key"}
 
 
 def opened(source, split="train", /, data_dir="", revision="", streaming=False, **columns):
-    """The rows of a split, with columns by role."""
+    """Opens the rows of a split, with columns by role."""
     data = SimpleNamespace(source=str(source), data_dir=str(data_dir), revision=revision, streaming=streaming)
     data.COLUMNS = {role: FIELDS[role] for role in columns}
     vars(data).update({FIELDS[role]: name for role, name in columns.items()})
@@ -24,21 +24,21 @@ def opened(source, split="train", /, data_dir="", revision="", streaming=False, 
 
 
 def read(source, split="train", /, **fields):
-    """The values of the columns, row by row."""
+    """Reads the values of the columns, row by row."""
     roles = [name for name in fields if name in FIELDS]
     values = [tuple(row[role] for role in roles) for row in opened(source, split, **fields).read()]
     return [value for (value,) in values] if len(roles) == 1 else values
 
 
 def load(source, split, **fields):
-    """Opens a split of labelled images of any sizes."""
+    """Opens a split of labelled images of any size."""
     cut = Split.parse(split)
     data = ImageData(source=source, classes=0, **{"image_shape": "", **fields})
     return images.encode(sources.open_split(data, cut.name), data.image_shape, cache.root("")).view(cut)
 
 
 def labelled(pixels, labels):
-    """Labelled images in memory."""
+    """Makes labelled images in memory."""
     return images.encode(numpy.labelled("images", pixels, np.asarray(labels)), "", cache.root(""))
 
 
@@ -49,7 +49,7 @@ def take(batches, count):
 
 
 def stream(batches, count):
-    """`count` batches end to end."""
+    """Concatenates `count` batches."""
     taken = take(batches, count)
     return {key: np.concatenate([batch[key] for batch in taken]) for key in taken[0]}
 

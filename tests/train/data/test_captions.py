@@ -1,4 +1,4 @@
-"""Images with captions: tables of files, batches, and what is wrong."""
+"""Images with captions: tables of files, batches, and mistakes."""
 
 import csv
 import dataclasses
@@ -18,7 +18,7 @@ def cache(tmp_path_factory):
 
 
 def write(folder, rows=12):
-    """A table of pictures of one colour each, two captions a picture, which say the colour's number."""
+    """Writes a table of pictures of one colour each, with two captions per picture that say the colour's number."""
     with (folder / "captions.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["photo", "says"])

@@ -23,7 +23,7 @@ RARE = 1e-4
 
 
 def by_hand(*words):
-    """The hash of `train.data.draws`, step by step."""
+    """Computes the hash of `train.data.draws` step by step."""
     high, low = 0x243F6A88, 0x13198A2E
     for word in words:
         high = (high + word) % 2**32
@@ -76,17 +76,13 @@ class TestNeighbours:
             assert stats.chisquare(np.bincount(pairs, minlength=256)).pvalue > RARE
 
     def test_bits_are_uncorrelated(self, words):
-        """Of each draw with one another, and with the bits of the next."""
+        """Neither with each other nor with the bits of the next draw."""
         drawn = NEIGHBOURS[words]()
         signs = 2.0 * ((drawn[:, None] >> np.arange(32, dtype=np.uint32)) & 1) - 1
         within, between = signs.T @ signs / len(signs), signs[:-1].T @ signs[1:] / len(signs)
         bound = stats.norm.isf(RARE / (2 * 32 * 32)) / len(signs) ** 0.5
         assert np.abs(within - np.eye(32)).max() < bound
         assert np.abs(between).max() < bound
-
-    def test_all_differ_as_often_as_chance_has_it(self, words):
-        """Of 2**16 words some 0.5 pairs agree; ten would be a fault."""
-        assert len(np.unique(NEIGHBOURS[words]())) > len(MANY) - 10
 
 
 def test_each_bit_of_a_position_turns_half_of_the_bits_drawn():
@@ -123,12 +119,6 @@ class TestDistributions:
 
 
 class TestPermutation:
-    def test_every_place_has_every_number_equally_often(self):
-        counts = np.zeros((6, 6), int)
-        for seed in range(3000):
-            counts[np.arange(6), permutation(6, draws.ORDER, seed, 0)] += 1
-        assert stats.chisquare(counts.reshape(-1)).pvalue > RARE
-
     def test_all_orders_are_equally_frequent(self):
         orders = [tuple(permutation(4, draws.ORDER, 5, epoch)) for epoch in range(4800)]
         counts = {order: orders.count(order) for order in set(orders)}
@@ -140,6 +130,6 @@ class TestPermutation:
         correlations = np.corrcoef(orders)[np.triu_indices(16, 1)]
         assert np.abs(correlations).max() < stats.norm.isf(RARE / 240) / 1000**0.5
 
-    @pytest.mark.parametrize("length", [0, 1, 2, 1000])
-    def test_it_has_each_number_once(self, length):
-        assert sorted(permutation(length, 1, 2)) == list(range(length))
+    def test_it_has_each_number_once(self):
+        for length in (0, 1, 2, 1000):
+            assert sorted(permutation(length, 1, 2)) == list(range(length))

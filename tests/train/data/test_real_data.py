@@ -1,4 +1,4 @@
-"""Published sets against what was published with them; ATTENTION_BENCH_DATA names the folder that holds them."""
+"""Published data sets against the numbers published with them, in the folder that ATTENTION_BENCH_DATA names."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ CUT = {"train_split": "train[:90%]", "validation_split": "train[90%:]", "test_sp
 
 @pytest.fixture
 def real(request):
-    """The folder of all sets, where it has that of the test."""
+    """The folder of all sets, if it has the test's."""
     root, name = os.environ.get("ATTENTION_BENCH_DATA"), request.node.originalname.removeprefix("test_")
     if not root or not (Path(root) / name).is_dir():
         pytest.skip(f"set ATTENTION_BENCH_DATA to a folder whose subfolder {name} holds that set")

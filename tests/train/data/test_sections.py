@@ -1,4 +1,4 @@
-"""The `data` sections of configs: what is wrong with their fields, in one sentence, before anything is opened."""
+"""Mistakes in configs' `data` sections are one sentence, before anything is opened."""
 
 import dataclasses
 
@@ -16,7 +16,6 @@ from train.data.text.section import LabelledTextData, TextData
     [
         (ImageData, {"source": "digit"}, "Unknown data.source 'digit'"),
         (ImageData, {"train_split": "train[:90"}, r"Cannot read the split 'train\[:90'"),
-        (ImageData, {"train_transforms": "filp"}, "Unknown image transform 'filp'"),
         (ImageData, {"eval_transforms": "flip"}, "same image every time, but it is 'flip'; use only center_crop, norm"),
         (ImageData, {"image_shape": "8x8"}, r"data.image_shape must be such as 32x32x3 \(or ''\), but it is '8x8'"),
         (ImageData, {"image_shape": "99999x99999x3"}, "takes 29,999,400,003 bytes an image, but at most"),
@@ -36,8 +35,10 @@ from train.data.text.section import LabelledTextData, TextData
         (TranslationData, {"source_tokeniser": ""}, "Unknown data.source_tokeniser ''"),
         (TranslationData, {"buckets": "64"}, r"data.buckets must be rising .* 1 and 63, .* '16,32', .* but it is '64'"),
         (TranslationData, {"by_length": "9,8"}, r"data.by_length must be rising lengths .*, but it is '9,8'"),
+        (TranslationData, {"buckets": "a"}, "rising lengths between 1 and 63"),
+        (TranslationData, {"buckets": "5,"}, "rising lengths between 1 and 63"),
+        (TranslationData, {"buckets": "0"}, "rising lengths between 1 and 63"),
         (CaptionData, {"source": "tfds:coco_captions"}, "Unknown data.source .*file:PATH"),
-        (CaptionData, {"eval_transforms": "flip"}, "must give the same image every time"),
     ],
 )
 def test_mistakes(section, changes, message):

@@ -1,4 +1,4 @@
-"""Pairs in splits, their vocabularies, and batches of them."""
+"""Pairs in splits, their vocabularies, and batches."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from attention import UsageError
 from tests.train.data.streams import take
 from tests.train.data.tokenisers.test_tokenisers import words_of
 from train.data import draws
-from train.data.pairs import NOTHING, TranslationData, bucketed, parse_bounds
+from train.data.pairs import NOTHING, TranslationData, bucketed
 
 # Sources 0 to 29, every third with two translations: 40 pairs, sorted as Tatoeba's are.
 PAIRS = [(f"eins zwei {n}", f"one two {n}{' x' * (n % 7)}") for n in range(30)]
@@ -39,7 +39,7 @@ def make(tmp_path):
 
 
 def pair(sentences, batch, row):
-    """A row of a batch as text, after checking its special tokens and its padding."""
+    """Takes the source and the target of a row, after checking special tokens and padding."""
     source, target = batch["source"][row], batch["targets"][row]
     length, written = batch["source_length"][row], int(batch["weight"][row].sum())
     ends = [special["end"] for special in sentences.special.values()]
@@ -83,11 +83,6 @@ def test_splits_part_the_pairs_and_never_the_translations_of_a_source(make):
     assert not sources["train"] & (sources["test"] | sources["validation"])
     assert not sources["test"] & sources["validation"]
     assert rows["test"] != sorted(rows["test"])
-
-
-def test_a_whole_part_keeps_its_order(make):
-    data = make(train_split="train", validation_split="train", test_split="train")
-    assert data.load().splits["train"].rows.tolist() == list(range(40))
 
 
 def test_vocabularies_are_learned_from_training_pairs_alone(make):
@@ -153,48 +148,21 @@ LENGTHS = np.random.default_rng(0).integers(1, 33, 203)
 BOUNDS = (8, 16, 32)
 
 
-def of_epoch(epoch=0):
-    """The batches of an epoch of training, and the bound of each."""
-    return bucketed(LENGTHS, BOUNDS, 10, draws.permutation(203, epoch))
-
-
-def of_evaluation():
-    return bucketed(LENGTHS, BOUNDS, 10, np.arange(203), fill=True)
-
-
-def test_an_epoch_has_every_example_at_most_once_and_leaves_out_fewer_of_the_longest_than_a_batch():
-    examples, _ = of_epoch()
-    assert len(np.unique(examples)) == examples.size == 200
-    assert np.all(LENGTHS[np.setdiff1d(np.arange(203), examples)] > 16)
-
-
 def test_examples_fit_their_batch_and_only_leftovers_are_shorter_than_they_need():
-    for examples, bounds in (of_epoch(), of_evaluation()):
+    """Training leaves out fewer of the longest than a batch holds; evaluation has all."""
+    trained = bucketed(LENGTHS, BOUNDS, 10, draws.permutation(203, 0))
+    evaluated = bucketed(LENGTHS, BOUNDS, 10, np.arange(203), fill=True)
+    for (examples, bounds), count in ((trained, 200), (evaluated, 203)):
         real = examples != NOTHING
+        assert len(np.unique(examples[real])) == real.sum() == count
+        assert np.all(LENGTHS[np.setdiff1d(np.arange(203), examples)] > 16)
         assert np.all((LENGTHS[examples] <= bounds[:, None])[real])
         smaller = np.select([bounds == 16, bounds == 32], [8, 16], 0)
         promoted = (LENGTHS[examples] <= smaller[:, None]) & real
         assert promoted.sum() < 10 * (len(BOUNDS) - 1)
 
 
-def test_evaluation_has_every_example_once():
-    examples, _ = of_evaluation()
-    assert sorted(examples[examples != NOTHING]) == list(range(203))
-    assert examples.shape[1] == 10
-
-
 def test_by_hand():
-    """The third short one has no partner, and joins the long ones."""
+    """The third short example has no partner, and joins the long ones."""
     examples, bounds = bucketed(np.array([1, 9, 2, 9, 3, 9]), (4, 9), 2, np.array([5, 4, 3, 2, 1, 0]))
     assert (examples.tolist(), bounds.tolist()) == ([[4, 2], [0, 5], [3, 1]], [4, 9, 9])
-
-
-def test_bounds():
-    assert parse_bounds("", 20, "data.buckets") == (20,)
-    assert parse_bounds("5,10", 20, "data.buckets") == (5, 10, 20)
-
-
-@pytest.mark.parametrize("text", ["10,5", "5,5", "0", "20", "a", "5;10", "5,"])
-def test_bounds_that_are_none(text):
-    with pytest.raises(UsageError, match="rising lengths between 1 and 19"):
-        parse_bounds(text, 20, "data.buckets")

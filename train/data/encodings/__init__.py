@@ -1,1 +1,1 @@
-"""Encodings: arrays made of rows once, in files that are mapped into memory: images of one size, and tokens."""
+"""Arrays made from rows once, in memory-mapped files: images of one size, and tokens."""

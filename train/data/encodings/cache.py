@@ -1,4 +1,4 @@
-"""The cache: files and folders that are made once and appear under their names only when they are complete."""
+"""The cache: files and folders that are made once, and appear under their names only when complete."""
 
 import contextlib
 import dataclasses
@@ -24,18 +24,18 @@ ABOUT = "about.json"  # the description in a folder of arrays
 
 
 def root(path: str) -> Path:
-    """Chooses the folder of all caches: the one that `data.cache_dir` names, else the environment's or the default."""
+    """Chooses the folder of all caches: what `data.cache_dir` names, else the environment's, else the default."""
     return at_home(path or os.environ.get("ATTENTION_BENCH_CACHE") or "~/.cache/attention_bench")
 
 
 def make_once(target: Path, build: Callable[[Path], None]) -> Path:
-    """Makes a file or folder unless it exists, by `build` at a path beside it; one process does while others wait.
+    """Makes a file or folder unless it exists: one process runs `build` at a path beside it while others wait.
 
-    Raises UsageError, and leaves nothing, where the disk is full or cannot be written.
+    Raises UsageError, and leaves nothing behind, if the disk is full or cannot be written.
     """
     partial, lock = (target.with_name(target.name + end) for end in (".partial", ".lock"))
     try:
-        if target.exists():  # a cache that is made may be read alone
+        if target.exists():  # a finished cache may be read-only
             return target
         target.parent.mkdir(parents=True, exist_ok=True)
         with lock.open("a") as held:
@@ -44,7 +44,7 @@ def make_once(target: Path, build: Callable[[Path], None]) -> Path:
                 _build(partial, build)
                 os.replace(partial, target)
     except OSError as error:
-        advice = "free some space there, or" if error.errno in FULL else "mend that, or"
+        advice = "free some space there, or" if error.errno in FULL else "fix that, or"
         raise UsageError(
             f"Cannot cache in {target.parent} ({error.strerror or error}): {advice} set data.cache_dir or "
             "ATTENTION_BENCH_CACHE to another folder; nothing half-written was left."
@@ -53,8 +53,8 @@ def make_once(target: Path, build: Callable[[Path], None]) -> Path:
 
 
 def _build(partial: Path, build: Callable[[Path], None]) -> None:
-    """Makes a file or folder and writes it to the disk itself, or leaves nothing."""
-    _remove(partial)  # left by a process that was killed
+    """Makes a file or folder and syncs it to the disk, or leaves nothing behind."""
+    _remove(partial)  # left by a killed process
     try:
         build(partial)
         for file in partial.iterdir() if partial.is_dir() else [partial]:
@@ -73,7 +73,7 @@ def _remove(path: Path) -> None:
 
 
 class Lazy:
-    """A dataclass that opens or makes arrays on first use; pickles have its fields without the arrays."""
+    """A dataclass that opens or makes arrays on first use; its pickles have only its fields."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -81,7 +81,7 @@ class Lazy:
 
 @dataclasses.dataclass(frozen=True)
 class Mapped(Lazy):
-    """An array in a file of the cache, which is mapped into memory on first use."""
+    """An array in a file of the cache, mapped into memory on first use."""
 
     path: str
     dtype: str
@@ -96,7 +96,7 @@ class Mapped(Lazy):
     @functools.cached_property
     def _array(self) -> Shaped[np.ndarray, "..."]:
         try:
-            # A plain array over the map: slicing np.memmap itself is several times slower.
+            # A plain array over the map, since slicing np.memmap itself is several times slower.
             return np.asarray(np.memmap(self.path, self.dtype, "r")).reshape(self.shape)
         except (OSError, ValueError) as error:
             folder = Path(self.path).parent
@@ -112,10 +112,10 @@ Chunk = dict[str, np.ndarray]  # the next rows of each array, by its name
 def arrays(
     folder: Path, make: Callable[[dict[str, int]], Iterator[Chunk]], class_names: Sequence[str]
 ) -> tuple[dict[str, Mapped], str, tuple[str, ...]]:
-    """Opens the arrays in a folder of the cache, made once of chunks that follow each other.
+    """Opens the arrays in a folder of the cache, made once from consecutive chunks.
 
-    `make` yields the chunks, and adds the classes that it meets to the numbers of those known before, which it is
-    given. Besides the arrays by name there are a digest of what they hold, and the names of all classes.
+    `make` yields the chunks, and adds each new class to the numbers of `class_names`, which it is given. Gives the
+    arrays by name, a digest of their content, and the names of all classes.
     """
     make_once(folder, lambda partial: _write(partial, make, class_names))
     about = read_json(folder / ABOUT, f"remove {folder}, and start again")
@@ -143,5 +143,5 @@ def _write(folder: Path, make: Callable[[dict[str, int]], Iterator[Chunk]], clas
 
 
 def progress(rows: Iterable[Row], what: str) -> Iterable[Row]:
-    """Counts rows in a progress bar on a terminal as they pass."""
+    """Passes rows on, and counts them in a progress bar on a terminal."""
     return tqdm(rows, desc=what, unit=" rows", disable=None, dynamic_ncols=True)

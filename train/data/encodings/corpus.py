@@ -1,4 +1,4 @@
-"""A corpus: tokenisers, which are learned from its training split, and rows in splits, tokenised once, on disk."""
+"""Corpora: tokenisers, learned from the training split if need be, and rows that are tokenised once, on disk."""
 
 import dataclasses
 import functools
@@ -21,20 +21,20 @@ from train.data.sources.rows import Row, Rows, digest
 from train.data.splits import Split
 from train.data.tokenisers import Tokeniser
 
-ORDER = 1  # the version of the orders that splits are cut from; with another number, vocabularies are made again too
+ORDER = 1  # the version of the orders that splits are cut from; another number also makes vocabularies again
 _LEARNED = 2  # the version of tokenisers
-_FORMAT = 3  # the version of the folders; with another number they are made again
-# Texts are encoded together up to so many, or so many characters, which bounds memory.
+_FORMAT = 3  # the version of the folders; another number makes them again
+# The most texts, and about the most characters, to encode together: this bounds memory.
 _BATCH_TEXTS, _BATCH_CHARACTERS = 1024, 1_000_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Stored(Lazy):
-    """A tokenised text: the ids of all documents end to end, uint16 where they fit, else uint32.
+    """A tokenised text: the ids of all documents end to end, as uint16 if they fit, else uint32.
 
-    For each document there are the number of its tokens and of its bytes in UTF-8, and its class, an index of
-    `class_names`: the source's order, or else that of their first rows. The digest `content` is of documents and
-    classes alone, wherever and whenever they were read.
+    `lengths`, `sizes` and `labels` give each document's tokens, its bytes in UTF-8, and its class as an index of
+    `class_names`, which are in the source's order, or else in the order of their first rows. The digest `content`
+    depends on documents and classes alone, not on where or when they were read.
     """
 
     ids: Array
@@ -49,14 +49,14 @@ class Stored(Lazy):
 
     @functools.cached_property
     def token_offsets(self) -> Int64[np.ndarray, " n"]:
-        """Where each document begins among the ids, and where the last one ends."""
+        """Where each document begins in the ids, and where the last one ends."""
         return np.append(0, np.cumsum(self.lengths[:], dtype=np.int64))
 
 
 def tokenise(rows: Rows, column: str, tokeniser: Tokeniser, end: bool, cache_dir: Path) -> Stored:
-    """Encodes the text in a column of some rows, unless the cache has it; classes are kept too.
+    """Encodes a column's texts, and the rows' classes, unless the cache has them.
 
-    With `end`, each document is followed by the tokeniser's end token. Raises UsageError where there is no text.
+    With `end`, the tokeniser's end token follows each document. Raises UsageError if there is no text.
     """
     key = digest([_FORMAT, rows.content, column, *rows.class_names, tokeniser.dumps(), end])
     encoded = functools.partial(_encoded, rows, column, tokeniser, [tokeniser.special["end"]] if end else [])
@@ -99,24 +99,24 @@ def _batches(documents: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, s
 class TokenisedSplit(Lazy):
     """A split of tokenised rows, such as documents or pairs."""
 
-    columns: Mapping[str, Stored]  # the texts of all rows of the part that the split belongs to
+    columns: Mapping[str, Stored]  # the texts of all rows in the part that the split is cut from
     split: Split
-    rows: Int64[np.ndarray, " rows"]  # those of the split, by their indices in the part
-    classes: tuple[int, ...] = ()  # the number in the corpus of each class of the part
-    images: LabelledImages | None = None  # of all rows of the part, where they have some
+    rows: Int64[np.ndarray, " rows"]  # the split's indices in the part
+    classes: tuple[int, ...] = ()  # the corpus's number of each class of the part
+    images: LabelledImages | None = None  # of all rows in the part, if they have some
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def content(self) -> str:
-        """A digest of all rows of the part."""
+        """A digest of all rows in the part."""
         texts = digest(stored.content for stored in self.columns.values())
         return digest([texts, self.images.content]) if self.images else texts
 
     @functools.cached_property
     def ids(self) -> Integer[np.ndarray, " tokens"]:
-        """The ids of all documents in their original order, end to end, mapped from disk."""
+        """The ids of documents in their original order, end to end, mapped from disk."""
         return self._first.ids[slice(*self._first.token_offsets[self._ends])]
 
     @property
@@ -130,17 +130,17 @@ class TokenisedSplit(Lazy):
         return np.array(self.classes, np.int32)[self._first.labels[self.rows]]
 
     def row(self, index: int) -> list[Integer[np.ndarray, " tokens"]]:
-        """Takes the ids of each column of one row, mapped from disk."""
+        """Takes the ids of one row's columns, mapped from disk."""
         row = self.rows[index]
         return [stored.ids[slice(*stored.token_offsets[row : row + 2])] for stored in self.columns.values()]
 
     def places(self, column: str, numbers: Integer[np.ndarray, " n"]) -> dict[str, Int64[np.ndarray, " n"]]:
-        """Finds where a column has the texts of some rows of the split."""
+        """Finds where the texts of some rows of the split are in a column."""
         offsets, rows = self.columns[column].token_offsets, self.rows[numbers]
         return {f"{column}_start": offsets[rows], f"{column}_length": offsets[rows + 1] - offsets[rows]}
 
     def lengths(self, column: str) -> Int64[np.ndarray, " rows"]:
-        """Counts the tokens of each row in a column."""
+        """Counts each row's tokens in a column."""
         return self.columns[column].lengths[self.rows].astype(np.int64)
 
     @property
@@ -156,18 +156,18 @@ class TokenisedSplit(Lazy):
 class Corpus:
     """Tokenised text, whose columns are `text`, or `source` and `target`, each with its tokeniser."""
 
-    tokenisers: dict[str, Tokeniser]  # by column; one object where columns share it
+    tokenisers: dict[str, Tokeniser]  # by column; one object if columns share it
     splits: dict[str, TokenisedSplit]  # `train`, `validation` and `test`
-    rows: dict[str, Rows] = dataclasses.field(default_factory=dict)  # of the parts that these are cut from
+    rows: dict[str, Rows] = dataclasses.field(default_factory=dict)  # of the parts that the splits are cut from
     class_names: tuple[str, ...] = ()  # of labelled text
 
     @property
     def tokeniser(self) -> Tokeniser:
-        """The tokeniser of what the model writes: of the text, or of the target."""
+        """The tokeniser of what the model writes: the text, or the target."""
         return list(self.tokenisers.values())[-1]
 
     def texts(self, part: str, column: str, indices: Integer[np.ndarray, " k"]) -> list[str]:
-        """Reads the text in a column of some rows of a split."""
+        """Reads a column's texts in some rows of a split."""
         tokens = self.splits[part]
         places = {int(row): place for place, row in enumerate(tokens.rows[indices])}
         texts = [""] * len(places)
@@ -178,7 +178,7 @@ class Corpus:
 
 
 def load(data: Section) -> Corpus:
-    """Reads and encodes the texts, and the images, that a section of text names; later calls only map the cache."""
+    """Reads and encodes the texts, and any images, that a section names; later calls only map the cache."""
     cache_dir = cache.root(data.cache_dir)
     names, rows = splits.opened(data, lambda part: stripped(sources.open_split(data, part)))
     tokeniser_of = {}
@@ -197,8 +197,7 @@ def load(data: Section) -> Corpus:
         name: {column: tokenise(part, column, made, data.end_token, cache_dir) for column, made in tokeniser_of.items()}
         for name, part in rows.items()
     }
-    with_images = rows if "image" in data.COLUMNS else {}
-    images = {name: encode(part, data.image_shape, cache_dir) for name, part in with_images.items()}
+    images = {name: encode(part, data.image_shape, cache_dir) for name, part in rows.items() if "image" in data.COLUMNS}
     tokenised = {}
     for part, split in names.items():
         columns = stored[split.name]
@@ -208,7 +207,7 @@ def load(data: Section) -> Corpus:
 
 
 def _learn(data: Section, field: str, columns: Sequence[str], split: Split, rows: Rows, cache_dir: Path) -> Tokeniser:
-    """Makes a tokeniser, trained once where it needs training, on columns of the training split."""
+    """Makes a tokeniser; one that needs training is trained once, on columns of the training split."""
     spec = getattr(data, field)
     if not tokenisers.needs_fitting(spec):
         return tokenisers.make(spec, field=f"data.{field}")
@@ -226,14 +225,14 @@ def _learn(data: Section, field: str, columns: Sequence[str], split: Split, rows
 
 @dataclasses.dataclass(frozen=True)
 class _Texts:
-    """Texts in columns of the rows that are chosen, which can be read again from the start."""
+    """The texts in columns of chosen rows, which can be iterated over again."""
 
     rows: Rows
     columns: Sequence[str]
     chosen: Iterable[bool]
 
     def __iter__(self) -> Iterator[str]:
-        chosen = itertools.compress(self.rows.read(), self.chosen)  # ends with the last that is chosen
+        chosen = itertools.compress(self.rows.read(), self.chosen)  # stops after the last chosen row
         for row in cache.progress(chosen, f"Learning the vocabulary of {self.rows.name}"):
             yield from (row[column] for column in self.columns)
 
@@ -241,9 +240,9 @@ class _Texts:
 def _cut(
     data: Section, split: Split, rows: Rows, count: Callable[[], int], cache_dir: Path
 ) -> Int64[np.ndarray, " rows"]:
-    """Chooses the rows of a split: of texts as they stand, of labelled ones shuffled, else with equal ones together.
+    """Chooses the rows of a split: texts in order, labelled ones shuffled, others with equal values kept together.
 
-    The order of slices of pairs is random and fixed, and made once; no test sentence is trained on.
+    The order that slices of pairs are cut from is random, fixed, and made once; no test sentence is trained on.
     """
     role = data.sliced_by
     if role == "label":
@@ -253,18 +252,18 @@ def _cut(
     path = cache_dir / "orders" / digest([ORDER, rows.content, role])
     made = cache.make_once(path, lambda partial: partial.write_bytes(_grouped(rows, role)))
     order, begins = Mapped(str(made), "int64", (2, -1))[:]
-    places = np.append(np.flatnonzero(begins), len(begins))  # where a group begins, to which both ends move on
+    places = np.append(np.flatnonzero(begins), len(begins))  # where groups begin: both bounds move up to one
     return order[slice(*(int(places[np.searchsorted(places, bound)]) for bound in split.bounds(len(order))))]
 
 
 def _key(value: str | bytes | np.ndarray, number: int) -> bytes:
-    """Encodes a value; an image that is an array is one of its own."""
+    """Encodes a value; an image in an array equals no other."""
     value = str(number) if isinstance(value, np.ndarray) else value
     return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
 
 
 def _grouped(rows: Rows, role: str) -> bytes:
-    """Makes a random order that keeps rows of equal values together, and 1 wherever another value begins."""
+    """Makes a random order that keeps rows of equal values together, and marks with 1 where another value begins."""
     keys = (_key(row[role], number) for number, row in enumerate(rows.read()))
     hashes = b"".join(hashlib.blake2b(key, digest_size=8).digest() for key in keys)
     if not hashes:
@@ -276,7 +275,7 @@ def _grouped(rows: Rows, role: str) -> bytes:
 
 
 def with_classes(corpus: Corpus) -> Corpus:
-    """Numbers the classes in the source's order, or else sorted; raises UsageError where a split has others."""
+    """Numbers the classes, in the source's order or else sorted; raises UsageError if training lacks one."""
     training = corpus.splits["train"]
     names = corpus.rows[training.split.name].class_names or splits.ordered_classes(training.columns["text"].class_names)
     numbered = {}
@@ -287,15 +286,15 @@ def with_classes(corpus: Corpus) -> Corpus:
 
 
 def stripped(rows: Rows) -> Rows:
-    """Takes white space off sources and targets, and leaves out pairs of empty sides, which many corpora have.
+    """Strips white space from sources and targets, and leaves out pairs of empty sides, which many corpora have.
 
-    Documents stay as they are. Reading raises UsageError where only one side of a row is empty.
+    Documents stay as they are. Reading raises UsageError if only one side of a row is empty.
     """
     return dataclasses.replace(rows, read=lambda: filter(None, map(_strip, rows.read())))
 
 
 def _strip(row: Row) -> Row:
-    """Strips a row; {} is one to leave out."""
+    """Strips a row; {} is a row to leave out."""
     if "text" in row:
         return row
     row = row | {side: row[side].strip() for side in ("source", "target") if side in row}
@@ -304,5 +303,5 @@ def _strip(row: Row) -> Row:
     if empty and len(empty) < len(sides):
         (filled,) = set(sides) - set(empty)
         there = "" if filled == "image" else f" {textwrap.shorten(row[filled], 60, placeholder=' …')!r}"
-        raise UsageError(f"{row['where']} has an empty {empty[0]} beside the {filled}{there}; mend or remove the row.")
+        raise UsageError(f"{row['where']} has an empty {empty[0]} beside the {filled}{there}; fix or remove the row.")
     return {} if empty else row

@@ -1,4 +1,4 @@
-"""Labelled images as arrays: of one size in memory or on disk, made once of encoded ones, or decoded each time."""
+"""Labelled images as arrays: in memory, on disk in one size once decoded, or decoded each time."""
 
 import contextlib
 import dataclasses
@@ -24,11 +24,11 @@ from train.data.section import Section, sides
 from train.data.sources.rows import IMAGE_FORMATS, Row, Rows, digest
 from train.data.splits import Split
 
-MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # of Pillow, by the number of channels
-_FORMAT = 2  # the version of the folders; with another number they are made again
-KEPT_BYTES = 2**31  # of the pixels of a prepared set; those of a larger one are decoded each time
-_TOGETHER = 256  # images that are decoded at a time, by several threads, which bounds memory
-_NAMED = 5  # images that an error names
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's, by the number of channels
+_FORMAT = 2  # the version of the folders; another number makes them again
+KEPT_BYTES = 2**31  # the most pixels of a prepared set to keep decoded, in bytes; a larger set is decoded each time
+_TOGETHER = 256  # images to decode at a time, by several threads: this bounds memory
+_NAMED = 5  # how many images an error names
 _GREY = ("1", "L", "LA")
 _NO_SPLIT = Split("", "")
 
@@ -53,7 +53,7 @@ class StoredImages:
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """Images in rows that are decoded each time, with labels that number the names of their classes."""
+    """Images that are decoded each time, with labels that number their class names."""
 
     rows: Sequence[Row]
     channels: int
@@ -71,14 +71,14 @@ class Encoded:
 
 @dataclasses.dataclass(frozen=True)
 class LabelledImages(Sequence):
-    """A random-access sequence of `{'image': uint8 (H, W, C), 'label': int}`, a split of some records."""
+    """A split as a random-access sequence of `{'image': uint8 (H, W, C), 'label': int}`."""
 
-    records: Sequence[Record]  # all examples of the part, of which `content` is a digest
+    records: Sequence[Record]  # all examples of the part; `content` is their digest
     num_classes: int
-    image_shape: Shape  # of every image; 0 stands for a size that differs from image to image
-    places: Sequence[int]  # of the examples among the records
+    image_shape: Shape  # of every image; 0 if it differs from image to image
+    places: Sequence[int]  # of the split's examples in the records
     content: str = ""
-    class_names: tuple[str, ...] = ()  # by their numbers; () where the source names none
+    class_names: tuple[str, ...] = ()  # by number; () if the source names none
     split: Split = _NO_SPLIT
 
     def __len__(self) -> int:
@@ -89,18 +89,18 @@ class LabelledImages(Sequence):
 
     @property
     def labels(self) -> Integer[np.ndarray, " n"] | None:
-        """The labels of all examples; None where only decoding gives them."""
+        """The labels of all examples; None if only decoding gives them."""
         return self.records.labels[np.asarray(self.places)] if isinstance(self.records, StoredImages) else None
 
     def view(self, split: Split, is_shuffled: bool = False) -> "LabelledImages":
-        """Slices these images, a whole part, as they stand or in a fixed random order."""
+        """Slices these images, a whole part, in order or in a fixed random order."""
         sliced = is_shuffled and not split.is_whole
         places = splits.shuffled(split, len(self)) if sliced else range(*split.bounds(len(self)))
         return dataclasses.replace(self, places=places, split=split)
 
 
 def load(data: Section) -> dict[str, LabelledImages]:
-    """Opens the splits that an `ImageData` names; raises UsageError where one has classes that training lacks."""
+    """Opens the splits that an `ImageData` names; raises UsageError if one has classes that training lacks."""
     names, rows = splits.opened(data, lambda part: sources.open_split(data, part))
     images, root = {}, cache.root(data.cache_dir)
     for part, split in names.items():
@@ -112,11 +112,12 @@ def load(data: Section) -> dict[str, LabelledImages]:
 
 
 def encode(rows: Rows, shape: str, cache_dir: Path, trained: tuple[str, ...] = (), part: str = "") -> LabelledImages:
-    """Makes arrays of images: those in memory as they are, of many sizes or too many when asked for, others once.
+    """Makes arrays of images. Those in memory stay as they are; encoded ones are decoded once and kept.
 
-    Encoded images are made to have a shape, such as `64x64x3`, unless the source says theirs: turned as a camera says,
-    in grey, RGB or RGBA, scaled so that they cover it, and cropped in the middle. '' is the size that all of them have.
-    A part may have the classes that were trained alone, if there are any already.
+    Images of a source with random access are decoded each time instead if they differ in size or take too much room.
+    Others are brought to a shape, such as `64x64x3`, unless the source says theirs: turned as the camera says, in grey,
+    RGB or RGBA, scaled to cover it, and cropped to its middle. '' is the size that all of them must have in common.
+    Classes must be among the `trained` ones if there are any.
     """
     names, content, size, count = rows.class_names, rows.content, rows.image_shape, len(rows.class_names)
     if rows.arrays:
@@ -137,7 +138,7 @@ def encode(rows: Rows, shape: str, cache_dir: Path, trained: tuple[str, ...] = (
 
 
 def _pixels(rows: Rows, shape: str, numbers: dict[str, int]) -> Iterator[Chunk]:
-    """Yields images of one size; raises UsageError for another at once, and for all that cannot be read at the end."""
+    """Yields images of one size; raises UsageError at once for another, and at the end for all that cannot be read."""
     size = tuple(map(int, shape.split("x"))) if shape else None
     first, failures = (), []
     for row, decoded in _decoded(rows, size):
@@ -148,7 +149,7 @@ def _pixels(rows: Rows, shape: str, numbers: dict[str, int]) -> Iterator[Chunk]:
         if decoded.shape != first[1]:
             one, other = (f"{_place(row)} is {sides(shape)}" for row, shape in (first, (row, decoded.shape)))
             raise UsageError(
-                f"The images differ in size: {one} and {other}; set data.image_shape to the size that they shall have, "
+                f"The images differ in size: {one} and {other}; set data.image_shape to the size wanted, "
                 "such as 64x64x3, and the side of a patch to suit it, such as model.patch=8, which makes 64 tokens."
             )
         if not failures:
@@ -158,7 +159,7 @@ def _pixels(rows: Rows, shape: str, numbers: dict[str, int]) -> Iterator[Chunk]:
         raise UsageError(f"There is no image in {rows.name}; give a source that has some.")
     if failures:
         raise UsageError(
-            f"Of {rows.name}, {len(failures)} of the images cannot be read: {listed(failures, _NAMED)}; mend or "
+            f"Of {rows.name}, {len(failures)} of the images cannot be read: {listed(failures, _NAMED)}; fix or "
             "remove them."
         )
 
@@ -177,7 +178,7 @@ def _decoded(rows: Rows, size: Shape | None) -> Iterator[tuple[Row, _Pixels | st
 
 
 def read(path: Path, shape: Shape) -> _Pixels:
-    """Reads an image, made to have a shape as `encode` does it; raises UsageError where it cannot be read."""
+    """Reads an image and brings it to a shape, as `encode` does; raises UsageError if it cannot be read."""
     decoded = _decode(str(path), shape)
     if isinstance(decoded, str):
         raise UsageError(f"The image {str(path)!r} cannot be read ({decoded}); give another file.")
@@ -188,12 +189,12 @@ def _decode(encoded: str | bytes, size: Shape | None) -> _Pixels | str:
     """Decodes an image, or says why it cannot be read."""
     try:
         with _opened(encoded) as image:
-            if size:  # a JPEG is then decoded at a fraction of its size, at least twice what is wanted
+            if size:  # decodes a JPEG at a fraction of its size, at least twice what is wanted
                 image.draft(None, (2 * max(size[:2]), 2 * max(size[:2])))
             return _converted(image, size)
     except PIL.UnidentifiedImageError:
-        return "no kind of image"
-    except Exception as error:  # what broken files make Pillow raise has no common base
+        return "not an image"
+    except Exception as error:  # what Pillow raises for broken files has no common base
         return brief(error)
 
 
@@ -202,7 +203,7 @@ def _opened(encoded: str | bytes) -> contextlib.AbstractContextManager[Image.Ima
 
 
 def _converted(image: Image.Image, size: Shape | None) -> _Pixels:
-    if image.mode.startswith("I;16"):  # which Pillow would cut off at 255
+    if image.mode.startswith("I;16"):  # Pillow would clip it at 255
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
         raise ValueError(f"its pixels are numbers of 32 bits (mode {image.mode})")

@@ -1,4 +1,4 @@
-"""Labelled images: the `data` section of a config, and examples: augmented and mixed in training alone."""
+"""Labelled images: the `data` section, and the examples, which only training augments and mixes."""
 
 import dataclasses
 import math
@@ -22,16 +22,16 @@ from train.data.pipeline import Example, Examples, Material, Raw, Recipe, Recipe
 
 _SHAPE = re.compile(r"\d{1,6}x\d{1,6}x[1-9]\d{0,5}", re.ASCII)
 _MOST = 2**28  # bytes of an image
-_ANY = 256  # pixels of a side that varies
-_TYPES = {"image": np.uint8, "label": np.int32}  # of what a device holds
+_ANY = 256  # pixels, for a side that varies
+_TYPES = {"image": np.uint8, "label": np.int32}  # on a device
 
 
 @dataclasses.dataclass(frozen=True)
 class Pictures(Material):
-    """Images by the recipe's number `image`, and their labels where they have some.
+    """Images by the recipe's number `image`, with their labels if they have some.
 
-    Transforms of the chain that come before all randomness are part of reading one; `field` names the chain in
-    messages.
+    Reading an image applies the transforms at the chain's start, before all randomness; messages call the chain by its
+    `field`.
     """
 
     images: LabelledImages
@@ -39,9 +39,9 @@ class Pictures(Material):
     field: str
 
     def why_host(self) -> str:
-        first, rest = transforms.parted(self.chain)
-        if of_host := [transform.name for transform in rest if transform.host_only]:
-            return f"{of_host[0]} in {self.field} runs on the host"
+        first, rest = transforms.split_chain(self.chain)
+        if host_only := [transform.name for transform in rest if transform.host_only]:
+            return f"{host_only[0]} in {self.field} runs on the host"
         try:
             transforms.output_shape(first, self.images.image_shape)
         except UsageError:
@@ -49,20 +49,24 @@ class Pictures(Material):
         return ""
 
     def read(self, recipe: Recipe) -> Raw:
-        record = self.images[recipe["image"]]
+        record = self._record(recipe["image"])
+        return record | {"partner": self._record(recipe["partner"])} if "partner" in recipe else record
+
+    def _record(self, number: int) -> Raw:
+        record = self.images[number]
         image = record["image"]
-        for transform in transforms.parted(self.chain)[0]:
+        for transform in transforms.split_chain(self.chain)[0]:
             image = transform(image, None)
         return record | {"image": image}
 
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        count, first = len(self.images), self.read({"image": 0})
-        return {name: jax.ShapeDtypeStruct((count, *np.shape(of)), _TYPES[name]) for name, of in first.items()}
+        count, first = len(self.images), self._record(0)
+        return {name: jax.ShapeDtypeStruct((count, *np.shape(array)), _TYPES[name]) for name, array in first.items()}
 
     def held(self) -> dict[str, np.ndarray]:
         arrays = {name: np.empty(like.shape, like.dtype) for name, like in self.shapes().items()}
         for number in range(len(self.images)):
-            for name, value in self.read({"image": number}).items():
+            for name, value in self._record(number).items():
                 arrays[name][number] = value
         return arrays
 
@@ -75,15 +79,15 @@ class ImageExamples(Examples):
     """The transformed images of a split, which is a `LabelledImages`.
 
     Examples hold `image` float32 (H, W, C), `label` int32, and `index` int64, the image's place in the split; in
-    evaluation also `weight` float32, which is 1. With mixup those of training have `other_label` int32 and `mix`
-    float32: image = mix · image of label + (1 - mix) · image of other_label, both transformed independently.
+    evaluation also `weight` float32, which is 1. Mixup adds `other_label` int32 and `mix` float32 in training:
+    image = mix · image of label + (1 - mix) · image of other_label, both transformed independently.
     """
 
     def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
         return {"index": numbers, "image": numbers}
 
     def epoch(self, seed: int, number: int) -> Recipes:
-        """Orders an epoch; the images that are mixed in have an order of their own."""
+        """Orders an epoch; mixup's partners have an order of their own."""
         recipes = super().epoch(seed, number)
         if not self.data.mixup:
             return recipes
@@ -91,12 +95,6 @@ class ImageExamples(Examples):
 
     def materials(self, training: bool) -> list[Material]:
         return [Pictures(self.split, *self.data.chain(training))]
-
-    def read(self, recipe: Recipe, training: bool) -> Raw:
-        raw = super().read(recipe, training)
-        if "partner" not in recipe:
-            return raw
-        return raw | {"partner": super().read({"image": recipe["partner"]}, training)}
 
     def example(self, raw: Raw, recipe: Recipe, draw: Draws | None = None) -> Example:
         xp, image = draws.namespace(recipe["index"]), self.data.transformed(raw["image"], draw)
@@ -125,17 +123,21 @@ def _check_shape(shape: str, path: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ImageSection(section.Section):
-    """The base of the sections of images: their size and their transforms."""
+    """The base of sections with images: their size and their transforms."""
 
-    train_transforms: str = field("", "A spec string; see `train.data.images.transforms`. '' only scales to [0, 1].")
-    eval_transforms: str = field("", "A spec string without random transforms.")
+    train_transforms: str = field(
+        "", "Transforms as a spec string; see `train.data.images.transforms`. '' only scales to [0, 1]."
+    )
+    eval_transforms: str = field("", "Spec string without random transforms.")
     image_shape: Annotated[str, Sentinel("", section.LEFT), Reader(_check_shape)] = field(
         "8x8x1",
-        "Of images before all transforms, `HEIGHTxWIDTHxCHANNELS` such as `32x32x3`. Images of `folder:`, `file:` and "
+        "Shape before all transforms, `HEIGHTxWIDTHxCHANNELS` such as `32x32x3`. Images of `folder:`, `file:` and "
         "`hf:` are scaled and cropped to it, once; others must have it, and a side of 0 varies.",
         size_of=("source", "image_key"),
     )
-    image_key: str = field("image", "Column of the image, or of its path. A hub set's only one has any name.")
+    image_key: str = field(
+        "image", "Column of the image, or of its path. In a hub set, the only such column may have any name."
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -155,37 +157,37 @@ class ImageSection(section.Section):
             )
 
     def chain(self, training: bool) -> tuple[str, str]:
-        """Chooses the transforms of training or of evaluation, and the field that has them."""
+        """Chooses the transforms for training or evaluation, and names their field."""
         name = "train_transforms" if training else "eval_transforms"
         return getattr(self, name), f"data.{name}"
 
     def transformed(self, image: np.ndarray, draw: Draws | None) -> np.ndarray:
-        """Applies what comes after the transforms that are part of reading an image."""
-        return transforms.apply(transforms.parted(self.chain(draw is not None)[0])[1], image, draw)
+        """Applies the transforms that reading an image did not."""
+        return transforms.apply(transforms.split_chain(self.chain(draw is not None)[0])[1], image, draw)
 
     def black(self) -> LabelledImages:
-        """Makes one black image, of the shape that the config states."""
+        """Makes one black image of the shape that the config states."""
         height, width, channels = shape = self.stated_shape
         record = {"image": np.zeros((height or _ANY, width or _ANY, channels), np.uint8), "label": 0}
         return LabelledImages([record], 1, shape, range(1))
 
     @property
     def stated_shape(self) -> tuple[int, int, int]:
-        """(H, W, C) of the images before transforms, where 0 varies; raises UsageError where the config lacks it."""
+        """(H, W, C) of images before transforms, where 0 varies; raises UsageError if the config does not state it."""
         height, width, channels = map(int, section.needed("image_shape", self.image_shape).split("x"))
         return height, width, channels
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageData(ImageSection):
-    """The images, their transforms and their batches."""
+    """Labelled images."""
 
     source: Annotated[str, Reader(sources.checker("images"))] = field(
         "digits",
         "`digits`, `folder:DIR`, `file:TABLE` (paths and labels), `hf:NAME`, `numpy:FILE.npz` or `tfds:NAME`; see "
         "`train.data.sources`.",
     )
-    train_split: str = field("train", "Such as `train[:90%]`; see `train.data.splits`.")
+    train_split: str = field("train", "Split to learn from, such as `train[:90%]`; see `train.data.splits`.")
     batch_size: int = 64
     eval_batch_size: int = 256
     workers: int = field(0, "Processes that prepare batches. Worth it for large images and fast devices.")
@@ -193,14 +195,14 @@ class ImageData(ImageSection):
         0.0, "α of the Beta(α, α) that mixes pairs of training images (Zhang et al. 2018)."
     )
     classes: section.Classes = field(10, **section.CLASSES)
-    label_key: str = field("label", "Column of the class, likewise.")
-    revision: str = field("", "Of a hub set: a branch, tag or commit; '' is the default one.")
+    label_key: str = field("label", "Column of the class, as in `image_key`.")
+    revision: str = field("", "Branch, tag or commit of a hub set; '' is the default one.")
     cache_dir: str = section.cache_dir("images of one size are")
 
     COLUMNS: ClassVar[Mapping[str, str]] = {"image": "image_key", "label": "label_key"}
 
     def load(self) -> dict[str, ImageExamples]:
-        """Opens the images of all splits, by the names of `splits.PARTS`; see `train.data.encodings.images.load`."""
+        """Opens the examples of all splits, by the names of `splits.PARTS`."""
         parts = images.load(self)
         for part in parts.values():
             section.check_stated("classes", self.classes, part.num_classes)
@@ -208,7 +210,7 @@ class ImageData(ImageSection):
         return {name: ImageExamples(self, part) for name, part in parts.items()}
 
     def blank(self) -> ImageExamples:
-        """Makes an example of one black image, for dry runs; raises UsageError where a size is not stated."""
+        """Makes examples of one black image, for dry runs; raises UsageError if a size is not stated."""
         return ImageExamples(
             self, dataclasses.replace(self.black(), num_classes=section.needed("classes", self.classes))
         )

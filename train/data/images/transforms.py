@@ -1,7 +1,7 @@
-"""Image transforms, chains of which are written as `pad_crop(padding=4)|flip|normalise(mean=0.5, std=0.25)`.
+"""Image transforms, in chains such as `pad_crop(padding=4)|flip|normalise(mean=0.5, std=0.25)`.
 
-A transform is a frozen dataclass of its options, called with an image and its draws. Images are (H, W, C): uint8
-until `normalise` makes them float32. What interpolates is Pillow's and runs on the host; the others hold for numpy and
+A transform is a frozen dataclass of its options, called with an image and its draws. Images are (H, W, C), and uint8
+until `normalise` makes them float32. Transforms that interpolate use Pillow, on the host; the others work in numpy and
 jax.numpy alike, bit for bit.
 """
 
@@ -34,7 +34,7 @@ from attention.types import (
 )
 from train.data.draws import Draws, namespace
 
-MOST = 2**14  # pixels of a side, and any other number of a transform
+MOST = 2**14  # the largest side in pixels, and any other number of a transform
 Side = Annotated[Count, at_most(MOST)]
 Levels = Annotated[
     Number | tuple[Number, ...],
@@ -46,16 +46,16 @@ _BILINEAR = Image.Resampling.BILINEAR
 Pixels = Num[np.ndarray, "_ _ _"]
 _Channels = Float32[np.ndarray, " c"]
 _TO_ONE = (np.full(1, 1 / 255, np.float32), np.zeros(1, np.float32))
-# Sizes that stand for "any": tiny, and long either way.
+# Shapes that stand for "any": tiny, wide, and tall.
 _TRIALS = ((1, 1, 3), (40, 900, 3), (1200, 30, 3))
 
 
 @dataclasses.dataclass(frozen=True)
 class Transform(Checked):
-    """The base of all transforms; subclasses add options as fields, and say what they need.
+    """The base of all transforms; subclasses add options as fields.
 
-    Some draw, some need uint8 (`bytes_only`) and so come before `normalise`, some run on the host alone. Names in spec
-    strings are such as `center_crop`.
+    Some draw (`random`), some need uint8 (`bytes_only`) and so come before `normalise`, some run on the host only.
+    Spec strings name them like `center_crop`.
     """
 
     random: ClassVar[bool]
@@ -73,7 +73,7 @@ class Transform(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class Resize(Transform, bytes_only=True, host_only=True):
-    """Resizes bilinearly with antialiasing to `size` × `size`, or with `keep_aspect` to a shorter side of `size`."""
+    """Resizes bilinearly with antialiasing to `size` × `size`, or the shorter side to `size` with `keep_aspect`."""
 
     size: Side
     keep_aspect: bool = False
@@ -103,7 +103,7 @@ class CenterCrop(Transform):
 
 @dataclasses.dataclass(frozen=True)
 class Pad(Transform):
-    """Pads the image with zeros to `to` × `to`; an odd row goes below and an odd column to the right."""
+    """Pads the image with zeros to `to` × `to`; an odd row goes below, and an odd column to the right."""
 
     to: Side
 
@@ -142,7 +142,7 @@ class Flip(Transform, random=True):
 class RandomResizedCrop(Transform, random=True, bytes_only=True, host_only=True):
     """Crops a random part of the image and resizes it to `size` × `size` (Szegedy et al. 2015).
 
-    `scale` bounds the part's share of the area, `ratio` its width over its height. Where ten draws do not fit into
+    `scale` bounds the part's share of the area, and `ratio` its width over its height. If none of ten draws fits into
     the image, the largest part within `ratio` is taken.
     """
 
@@ -169,7 +169,7 @@ class RandomResizedCrop(Transform, random=True, bytes_only=True, host_only=True)
 
 @dataclasses.dataclass(frozen=True)
 class ColourJitter(Transform, random=True, bytes_only=True, host_only=True):
-    """Scales brightness, contrast and saturation, in order, by factors from [max(0, 1 - option), 1 + option]."""
+    """Scales brightness, contrast and saturation, in this order, by factors in [max(0, 1 - option), 1 + option]."""
 
     brightness: Strength = 0.0
     contrast: Strength = 0.0
@@ -186,7 +186,7 @@ class ColourJitter(Transform, random=True, bytes_only=True, host_only=True):
 
 @dataclasses.dataclass(frozen=True)
 class Rotate(Transform, random=True, bytes_only=True, host_only=True):
-    """Rotates about the centre by an angle from [-degrees, degrees], bilinearly, with zeros outside the image."""
+    """Rotates about the centre by an angle in [-degrees, degrees], bilinearly, with zeros outside the image."""
 
     degrees: Annotated[Number, at_least(-MOST), at_most(MOST)]
 
@@ -197,9 +197,9 @@ class Rotate(Transform, random=True, bytes_only=True, host_only=True):
 
 @dataclasses.dataclass(frozen=True)
 class Zoom(Transform, random=True, bytes_only=True, host_only=True):
-    """Zooms about the centre: height and width independently to 1 / (1 + u) of the size, u from [-factor, factor].
+    """Zooms about the centre: height and width independently to 1 / (1 + u) of the size, u in [-factor, factor].
 
-    As the RandomZoom layer of Keras has it (u > 0 zooms out), with zeros where nothing was.
+    u > 0 zooms out, as in Keras' RandomZoom layer, with zeros outside the image.
     """
 
     factor: Annotated[NotNegative, below(1)]
@@ -213,7 +213,7 @@ class Zoom(Transform, random=True, bytes_only=True, host_only=True):
 
 @dataclasses.dataclass(frozen=True)
 class Normalise(Transform, bytes_only=True):
-    """Makes (image / 255 - mean) / std, float32; `mean` and `std` are one number, or one a channel."""
+    """Computes (image / 255 - mean) / std as float32; `mean` and `std` are one number, or one per channel."""
 
     mean: Levels
     std: Annotated[Levels, Rule("above 0", lambda std: np.min(std) > 0)]
@@ -228,7 +228,7 @@ class Normalise(Transform, bytes_only=True):
         if len(scale) not in (1, image.shape[2]):
             raise UsageError(
                 f"normalise has mean={self.mean} and std={self.std}, but the images have {image.shape[2]} channels: "
-                "give one number, or one a channel."
+                "give one number, or one per channel."
             )
         return _by_table(image, scale, shift)
 
@@ -242,7 +242,7 @@ TRANSFORMS: dict[str, type[Transform]] = {transform.name: transform for transfor
 
 
 def _by_table(image: UInt8[np.ndarray, "h w c"], scale: _Channels, shift: _Channels) -> Float32[np.ndarray, "h w c"]:
-    """Computes image * scale - shift; on a device by a table of all bytes, since compilers round only once."""
+    """Computes image * scale - shift; on a device from a table of all bytes, since compilers round only once there."""
     if isinstance(image, np.ndarray):
         return image * scale - shift
     table = np.arange(256, dtype=np.uint8)[:, None] * scale - shift
@@ -253,7 +253,7 @@ def _by_table(image: UInt8[np.ndarray, "h w c"], scale: _Channels, shift: _Chann
 def _by_pillow(
     image: UInt8[np.ndarray, "h w c"], operation: Callable[[Image.Image], Image.Image]
 ) -> UInt8[np.ndarray, "H W c"]:
-    """Runs a Pillow operation; channel by channel unless there are three, because Pillow treats a fourth as alpha."""
+    """Runs a Pillow operation, channel by channel unless there are three: Pillow treats a fourth as alpha."""
     if image.shape[2] == 3:
         return np.asarray(operation(Image.fromarray(image)))
     return np.stack([np.asarray(operation(Image.fromarray(c))) for c in np.moveaxis(image, 2, 0)], axis=2)
@@ -264,7 +264,7 @@ def _resized(image: UInt8[np.ndarray, "h w c"], to: tuple[int, int]) -> UInt8[np
 
 
 def _grey(pixels: Float[np.ndarray, "h w c"]) -> Float[np.ndarray, "h w 1"]:
-    # ITU-R 601's luma of RGB, or the mean
+    # ITU-R 601's luma of RGB, or the channels' mean
     weights = [0.299, 0.587, 0.114] if pixels.shape[2] == 3 else np.full(pixels.shape[2], 1 / pixels.shape[2])
     return (pixels @ np.asarray(weights, np.float32))[..., None]
 
@@ -277,7 +277,7 @@ def _blend(
 
 @functools.cache
 def parse(text: str) -> tuple[Transform, ...]:
-    """Reads a spec string, '' for none; raises UsageError for unknown or wrong names and options, or a wrong order."""
+    """Reads a spec string, '' for none; raises UsageError for a mistake in names, options or order."""
     transforms = tuple(specs.build(item, TRANSFORMS, "image transform") for item in specs.parse(text))
     for transform in list(itertools.dropwhile(lambda transform: not isinstance(transform, Normalise), transforms))[1:]:
         if transform.bytes_only:
@@ -288,24 +288,24 @@ def parse(text: str) -> tuple[Transform, ...]:
 def apply(
     transforms: tuple[Transform, ...], image: UInt8[np.ndarray, "h w c"], draw: Draws | None = None
 ) -> Float32[np.ndarray, "H W C"]:
-    """Applies all transforms; makes float32, on the scale [0, 1] if none of them normalises."""
+    """Applies all transforms; gives float32, scaled to [0, 1] if none of them normalises."""
     for transform in transforms:
         image = transform(image, draw)
     return image if image.dtype == np.float32 else _by_table(image, *_TO_ONE)
 
 
 @functools.cache
-def parted(text: str) -> tuple[tuple[Transform, ...], tuple[Transform, ...]]:
-    """Parts a chain into the first transforms, which give an image the same bytes every time, and the rest."""
+def split_chain(text: str) -> tuple[tuple[Transform, ...], tuple[Transform, ...]]:
+    """Splits a chain into its first transforms, which give an image the same bytes every time, and the rest."""
     transforms = parse(text)
     first = tuple(itertools.takewhile(lambda one: not one.random and not isinstance(one, Normalise), transforms))
     return first, transforms[len(first) :]
 
 
 def output_shape(transforms: tuple[Transform, ...], image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Finds (H, W, C) after the transforms, by transforming zeros; a size of 0 varies, and is tried small and large.
+    """Finds (H, W, C) after the transforms by transforming zeros; a size of 0 varies, and is tried small and large.
 
-    Raises UsageError where the shape still varies after them, or a transform cannot take such images.
+    Raises UsageError if the shape still varies after them, or a transform cannot take such images.
     """
     trials = [tuple(size or other for size, other in zip(image_shape, trial, strict=True)) for trial in _TRIALS]
     shapes = {apply(transforms, np.zeros(trial, np.uint8), Draws()).shape for trial in trials}

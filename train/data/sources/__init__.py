@@ -1,7 +1,6 @@
-"""Sources of rows with named columns; a new one is a file here and a row in SOURCES."""
+"""Sources of rows with named columns. To add one, add a file here and an entry in SOURCES."""
 
 import dataclasses
-import functools
 import importlib
 from collections.abc import Callable
 
@@ -12,14 +11,14 @@ from train.data.sources.rows import DataColumn, Rows
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A row of the table; the file of its name opens its splits.
+    """An entry of SOURCES; the file of the same name opens its splits.
 
-    Prepared images stay as they are, and slices of them are cut in their order; others have any size until they are
-    made one, and any order, such as that of their classes.
+    Prepared images keep their size, and slices of them their order. Others are brought to one size, and shuffled before
+    they are sliced, since they may be sorted by class.
     """
 
-    form: str  # how `data.source` names it: alone, with a place after a colon, or with options
-    gives: tuple[str, ...]  # what its rows can be
+    form: str  # how `data.source` names it: plainly, with a place after a colon, or with options
+    gives: tuple[str, ...]  # the kinds of data that it has
     is_prepared: bool = False
 
 
@@ -37,23 +36,25 @@ SOURCES = {
 
 
 def checker(kind: str) -> Callable[[str, str], None]:
-    """Makes the check of a config field that names a source of images, text, pairs or captions."""
-    return functools.partial(_check, kind)
+    """Makes the check of a config field that names a source of `images`, `text`, `pairs` or `captions`.
 
+    The check raises UsageError for anything else; it opens nothing.
+    """
 
-def _check(kind: str, source: str, field: str) -> None:
-    """Raises UsageError unless a source is written as one that gives what is wanted; opens nothing."""
-    valid = {name: row for name, row in SOURCES.items() if kind in row.gives}
-    forms = [row.form for row in valid.values()]
-    name = kind_of(source)
-    if name not in valid:
-        raise unknown(field, source, forms)
-    if "(" in valid[name].form:
-        importlib.import_module(f"{__name__}.{name}").parse(source, field, forms)
+    def check(source: str, field: str) -> None:
+        valid = {name: row for name, row in SOURCES.items() if kind in row.gives}
+        forms = [row.form for row in valid.values()]
+        name = kind_of(source)
+        if name not in valid:
+            raise unknown(field, source, forms)
+        if "(" in valid[name].form:
+            importlib.import_module(f"{__name__}.{name}").parse(source, field, forms)
+
+    return check
 
 
 def kind_of(source: str) -> str:
-    """Tells which of SOURCES is meant; '' is none."""
+    """Finds the key in SOURCES that a source has; '' if it has none."""
     name, colon, place = source.partition(":")
     name = name.partition("(")[0]
     form = SOURCES[name].form if name in SOURCES else ""
@@ -62,15 +63,15 @@ def kind_of(source: str) -> str:
 
 
 def is_prepared(source: str) -> bool:
-    """Says whether a source has prepared sets; see `Source`."""
+    """Says whether a source's images are prepared; see `Source`."""
     return SOURCES[kind_of(source)].is_prepared
 
 
 def open_split(data: Section, split: str) -> Rows:
-    """Opens a split, a plain name, of the source that a section of the config names, whose `COLUMNS` are read.
+    """Opens a split by its plain name, from a config section's source, with the section's `COLUMNS`.
 
-    Sources that come with the packages have columns of their own. Raises UsageError where the source, the split
-    (MissingSplitError) or a column does not exist, or cannot be read as it is.
+    Sources inside packages have columns of their own. Raises UsageError if the source, the split (MissingSplitError) or
+    a column does not exist or cannot be read.
     """
     columns = [DataColumn(role, f"data.{field}", getattr(data, field)) for role, field in data.COLUMNS.items()]
     kind = kind_of(data.source)

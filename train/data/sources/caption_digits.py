@@ -1,4 +1,4 @@
-"""Rows of scanned digits with their English words, from scikit-learn's scans, so that any machine can make them."""
+"""Images of scanned digits in a row with their English words, which any machine can make from scikit-learn's scans."""
 
 import functools
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Secti
 def captioned(split: str) -> tuple[UInt8[np.ndarray, "n 16 40 1"], list[str]]:
     """Makes images of one to four digits side by side, and their words.
 
-    The number of digits, the scans, the gaps between them and their heights are drawn from the image's number, so
-    every machine makes the same images. The scans of one split are in no other split.
+    The image's number determines how many digits there are, their scans, gaps and heights, so every machine makes the
+    same images. No two splits share a scan.
     """
     scans, labels = (array[digits.indices()[split]] for array in digits.scans())
     images, captions = np.zeros((COUNTS[split], *SHAPE), np.uint8), []
@@ -43,11 +43,11 @@ def captioned(split: str) -> tuple[UInt8[np.ndarray, "n 16 40 1"], list[str]]:
 
 
 def _drawn(split: str, index: int, scans: int) -> tuple[list[int], list[int], list[int]]:
-    """Draws the scans of an image, and the left and the upper edge of each."""
+    """Draws the scans of an image, with their left and upper edges."""
     seed = np.random.SeedSequence([PARTS.index(split), index])
     draws = iter(np.random.PCG64(seed).random_raw(1 + 3 * MOST).tolist())
     count = 1 + next(draws) % MOST
-    free = SHAPE[1] - SIDE * count  # columns, some of them before each digit
+    free = SHAPE[1] - SIDE * count  # columns to share among the gaps before digits
     before = sorted(next(draws) % (free + 1) for _ in range(count))
     lefts = [SIDE * place + gap for place, gap in enumerate(before)]
     tops = [next(draws) % (SHAPE[0] - SIDE + 1) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Dates in two languages, `dates(...)`, written by Babel from CLDR's data, so that any machine can make them."""
+"""Dates in two languages, `dates(...)`, which any machine can make with Babel from CLDR's data."""
 
 import dataclasses
 import datetime
@@ -23,18 +23,18 @@ from train.data.splits import PARTS, named
 FORMS = ("full", "long", "medium", "short")
 Year = Annotated[int, at_least(1000), at_most(9999)]
 Locales = Annotated[tuple[str, ...], filled, Example(("en", "de"))]
-_NEAR = 5  # of the thousand names of languages, so many are shown
+_NEAR = 5  # how many of the thousand language names an error shows
 
 
 @dataclasses.dataclass(frozen=True)
 class Dates(Checked):
-    """The languages (Babel's names, such as `en` or `en_GB`) and CLDR's forms of the dates from a year to another.
+    """The languages (Babel's names, such as `en` or `en_GB`), CLDR's forms, and the first and last year of the dates.
 
     A source is `en de Thursday, February 1, 2024`: its own language and the target's, then the date in one of the
-    forms, always with four digits of the year. Its target is the `full` form where the source has a weekday, else the
-    `long` one: the source determines it. White space is plain spaces.
+    forms, always with four digits of the year. The target is the `full` form if the source has a weekday, else the
+    `long` one, so that the source determines it. All white space is plain spaces.
 
-    Each date occurs once, with the languages and the form that a hash of it chooses; no language is paired with itself.
+    Each date occurs once; its hash chooses the languages and the form. No language is paired with itself.
     """
 
     sources: Locales = ("en",)
@@ -63,12 +63,12 @@ class Dates(Checked):
 
     @property
     def languages(self) -> list[tuple[str, str]]:
-        """The pairs of languages translated from and into."""
+        """The pairs of source and target languages."""
         pairs = itertools.product(self.sources, self.targets)
         return [pair for pair in pairs if pair[0] != pair[1]]
 
     def rows(self, split: str) -> Rows:
-        """Opens the pairs of `train`, `validation` or `test`: 80, 10 and 10 % of the dates, alike for all options."""
+        """Opens `train`, `validation` or `test`: 80, 10 and 10 % of the dates, whatever the options."""
         named(dict.fromkeys(PARTS), split, "dates")
         content = digest([dataclasses.astuple(self), split, babel.__version__])
         return Rows(f"{split} of dates", content, functools.partial(self._pairs, split))
@@ -89,14 +89,14 @@ def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Secti
 
 
 def parse(text: str, field: str = "data.source", forms: Collection[str] = ("dates(...)",)) -> Dates:
-    """Reads `dates(...)`; raises UsageError where it cannot, which names the config's field and what is valid."""
+    """Reads `dates(...)`; raises a UsageError that names the config's field and what is valid if it cannot."""
     item = specs.parse_one(text, field, ["dates"], forms)
     specs.check_options(item, Dates)
     return Dates(**item.options)
 
 
 def _dates(first: int, last: int, split: str) -> Iterator[tuple[bytes, datetime.date]]:
-    """Yields the dates of a split with a hash each, which determines its place, its languages and its form."""
+    """Yields the dates of a split, each with the hash that determines its place, languages and form."""
     days = range(datetime.date(first, 1, 1).toordinal(), datetime.date(last, 12, 31).toordinal() + 1)
     for date in map(datetime.date.fromordinal, days):
         key = hashlib.sha256(date.isoformat().encode()).digest()
@@ -106,7 +106,7 @@ def _dates(first: int, last: int, split: str) -> Iterator[tuple[bytes, datetime.
 
 def _write(date: datetime.date, locale: str, form: str) -> str:
     pattern, parsed = _pattern(locale, form)
-    return " ".join(pattern.apply(date, parsed).split())  # CLDR also has narrow spaces and ones that do not break
+    return " ".join(pattern.apply(date, parsed).split())  # CLDR also has narrow and non-breaking spaces
 
 
 @functools.cache

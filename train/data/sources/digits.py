@@ -1,4 +1,4 @@
-"""Scikit-learn's 1,797 scanned digits, as images with labels."""
+"""Scikit-learn's 1,797 scanned digits, as labelled images."""
 
 import functools
 import importlib.util
@@ -23,9 +23,9 @@ def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Secti
 
 @functools.cache
 def indices() -> dict[str, Integer[np.ndarray, " n"]]:
-    """Lists which digits each split has: twice scikit-learn's `train_test_split`, stratified, with seed 0.
+    """Lists the digits of each split, cut by scikit-learn's `train_test_split` twice, stratified, with seed 0.
 
-    They are kept as a file, because scikit-learn takes longer to import than the digits to read.
+    A file keeps them, because importing scikit-learn takes longer than reading the digits.
     """
     with np.load(Path(__file__).with_name("digits_split.npz")) as split:
         return {name: split[name].astype(np.int64) for name in split}

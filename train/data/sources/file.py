@@ -1,4 +1,4 @@
-"""Local files, `file:PATH`: tables, plain text, or files in two languages that are aligned by line."""
+"""Local files, `file:PATH`: tables, plain text, or files in two languages aligned line by line."""
 
 import functools
 import itertools
@@ -20,12 +20,12 @@ Couple = tuple[Path, Path]
 
 
 def open_split(path: str, split: str, columns: Sequence[DataColumn], data: Section) -> Rows:
-    """Opens the files of one split of a file, a glob or a folder, in the order of their names.
+    """Opens one split's files in the order of their names; the path is a file, a glob or a folder.
 
-    In a folder, the files whose names begin with a split's (`train.csv`, `valid-00.txt.xz`; `valid`, `val` and `dev`
-    are `validation`) are that split. Without any such file, and for a file or a glob, everything is `train`. A source
-    and a target may be languages of aligned files, which come before others: files of a folder named `SPLIT*.LANGUAGE`
-    (`train.de.xz`, `test_2016.en`), or those whose names have the path in common (`europarl-v7.es-en`, for
+    In a folder, a split has the files whose names begin with its own (`train.csv`, `valid-00.txt.xz`; `valid`, `val`
+    and `dev` are `validation`). If there are none, and for a file or a glob, everything is `train`. A source and a
+    target may be the languages of aligned files, which take precedence: files `SPLIT*.LANGUAGE` in a folder
+    (`train.de.xz`, `test_2016.en`), or files that share the path as their stem (`europarl-v7.es-en`, for
     `europarl-v7.es-en.es` and `europarl-v7.es-en.en`). For the columns of other files, see `tables.read`.
     """
     place, languages = at_home(path), [c.name for c in columns] if columns[0].role == "source" else []
@@ -44,7 +44,7 @@ def open_split(path: str, split: str, columns: Sequence[DataColumn], data: Secti
     else:
         _check(files, columns, forms)
         read = functools.partial(_rows, files, columns)
-    # Kinds and hashes of files do not depend on their names.
+    # The version does not depend on the names of files.
     version = [bool(aligned), *map(lines.suffix, files), *map(lines.fingerprint, files)]
     rows = picked(f"{split} of file:{path}", columns, version, read)
     if columns[0].role == "image":
@@ -62,7 +62,7 @@ def _tables(place: Path) -> list[Path]:
 
 
 def _aligned(place: Path, languages: Sequence[str]) -> list[Path]:
-    """Lists the files of both languages, in a folder or of a common name."""
+    """Lists the files of both languages, in a folder or with a common stem."""
     suffixes = [f".{name.lower()}" for name in languages]
     files = sorted((place if place.is_dir() else place.parent).glob("*.*")) if not place.is_file() else []
     files = [file for file in files if lines.suffix(file) in suffixes and file.is_file()]
@@ -70,7 +70,7 @@ def _aligned(place: Path, languages: Sequence[str]) -> list[Path]:
 
 
 def _by_split(files: list[Path]) -> dict[str, list[Path]]:
-    """Groups files by the split that their names begin with; all are `train` where none does."""
+    """Groups files by the split that their names begin with; all are `train` if none does."""
     groups: dict[str, list[Path]] = {}
     for file in files:
         name = re.split(r"[.\-_]", file.name)[0]
@@ -79,7 +79,7 @@ def _by_split(files: list[Path]) -> dict[str, list[Path]]:
 
 
 def _check(files: Sequence[Path], columns: Sequence[DataColumn], forms: str) -> None:
-    """Raises UsageError for files that are neither tables nor text, and for classes that are to come from text."""
+    """Raises UsageError for a file that is neither a table nor text, and for text where there must be classes."""
     for file in files:
         if lines.suffix(file) not in tables.KINDS:
             raise UsageError(f"Cannot tell from its name what {str(file)!r} is; give {forms}.")
@@ -98,7 +98,7 @@ def _stem(file: Path) -> str:
 
 def _couples(files: Sequence[Path], languages: Sequence[str]) -> list[Couple]:
     sides = []
-    for name in languages:  # of a file and its compressed form, the former comes first and is read
+    for name in languages:  # a plain file wins over its compressed form
         side = [file for file in reversed(files) if lines.suffix(file) == f".{name.lower()}"]
         sides.append({_stem(file): file for file in side})
     alone = sorted(sides[0].keys() ^ sides[1].keys())
@@ -118,7 +118,7 @@ def _side_by_side(couples: Sequence[Couple], languages: Sequence[str]) -> Iterat
                 longer = number + sum(1 for _ in both)
                 counts = [number - 1 if text is None else longer for text in texts]
                 raise UsageError(
-                    f"{names[0]} has {counts[0]} lines and {names[1]} has {counts[1]}, but line must stand by line; "
-                    "mend them, or fetch them again."
+                    f"{names[0]} has {counts[0]} lines and {names[1]} has {counts[1]}, but lines must correspond; fix "
+                    "them, or fetch them again."
                 )
             yield f"Line {number} of {' and '.join(names)}", dict(zip(languages, texts, strict=True))

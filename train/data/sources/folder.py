@@ -1,4 +1,4 @@
-"""Folders of images, `folder:DIR`: a subfolder for each class, and perhaps one for each split around those."""
+"""Folders of images, `folder:DIR`: a subfolder for each class, perhaps inside one for each split."""
 
 import functools
 import re
@@ -19,9 +19,9 @@ _LAYOUT = "DIR/train/CLASS/*.jpg (and validation, test), or DIR/CLASS/*.jpg"
 def open_split(path: str, split: str, columns: Sequence[DataColumn], data: Section) -> Rows:
     """Opens the images of one split, in the order of their classes and names.
 
-    Where the folder has a folder `train` with folders in it, its folders are splits (`valid`, `val` and `dev` are
-    `validation`), else everything is `train`. The folders of a split are the classes; images may lie deeper. Hidden
-    files and folders are passed over; others that are no image by their name are an error.
+    If the folder has a folder `train` with folders in it, its folders are splits (`valid`, `val` and `dev` are
+    `validation`); else everything is `train`. The folders in a split are the classes; images may lie deeper. Hidden
+    files and folders are skipped; any other file whose name is not an image's is an error.
     """
     place = at_home(path)
     if not place.is_dir():
@@ -30,7 +30,7 @@ def open_split(path: str, split: str, columns: Sequence[DataColumn], data: Secti
         inside = named(_splits(place), split, f"folder:{path}")
         rows = list(_rows(inside, columns))
     except OSError as error:
-        raise UsageError(f"{error.filename!r} cannot be read ({error.strerror}); mend that, or move it.") from error
+        raise UsageError(f"{error.filename!r} cannot be read ({error.strerror}); fix that, or move it.") from error
     if not rows:
         raise UsageError(f"There is no image in a folder in {str(inside)!r}; put them in as {_LAYOUT}.")
     names = [printable(where.removeprefix(str(inside))) for where, _ in rows]
@@ -62,7 +62,7 @@ def _rows(place: Path, columns: Sequence[DataColumn]) -> Iterator[Placed]:
             if not file.is_dir() and all(map(_shown, [file, *file.relative_to(folder).parents])):
                 if file.suffix.lower() not in suffixes:
                     raise UsageError(
-                        f"{str(file)!r} is no image by its name; move it elsewhere, or convert it to PNG or JPEG."
+                        f"{str(file)!r} is not named as an image; move it elsewhere, or convert it to PNG or JPEG."
                     )
                 if printable(folder.name) != folder.name:
                     raise UsageError(

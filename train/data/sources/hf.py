@@ -1,4 +1,4 @@
-"""Sets of Hugging Face by hub name or local folder, `hf:NAME`, through `datasets`."""
+"""Hugging Face data sets, `hf:NAME`, by hub name or local folder, through the package `datasets`."""
 
 import dataclasses
 import functools
@@ -13,11 +13,11 @@ from train.data.section import Section
 from train.data.sources.rows import DataColumn, Placed, Rows, digest, picked
 from train.data.splits import MissingSplitError, named
 
-_SAVED = ("dataset_dict.json", "state.json")  # of a folder that `save_to_disk` wrote
+_SAVED = ("dataset_dict.json", "state.json")  # in a folder that `save_to_disk` wrote
 
 
 def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Section) -> Rows:
-    """Opens one split of `OWNER/NAME` or `OWNER/NAME:CONFIG`, which may be a local folder, also of `save_to_disk`."""
+    """Opens one split of `OWNER/NAME` or `OWNER/NAME:CONFIG`; a local folder may come from `save_to_disk`."""
     repository, _, config = name.partition(":")
     table = _load(repository, config, split, data)
     version = digest([_version(table, repository, data), name, split])
@@ -33,7 +33,7 @@ def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Secti
 
 
 def _found(column: DataColumn, features: Mapping[str, Any], where: str) -> DataColumn:
-    """Finds a column and the names of its classes; in place of a missing default, the only column of its kind."""
+    """Finds a column and its class names; the only column of a kind replaces a missing default."""
     datasets = packages.hub("datasets")
     kind = {"image": datasets.Image, "label": datasets.ClassLabel}.get(column.role, ())
     fitting = [name for name, feature in features.items() if isinstance(feature, kind)]
@@ -49,7 +49,7 @@ def _load(repository: str, config: str, split: str, data: Section) -> Any:
     datasets, saved = packages.hub("datasets"), at_home(repository)
     try:
         if any((saved / name).is_file() for name in _SAVED):
-            parts = datasets.load_from_disk(str(saved))  # a set of splits, or one table, which is `train`
+            parts = datasets.load_from_disk(str(saved))  # several splits, or one table, which is `train`
             return named(parts if isinstance(parts, Mapping) else {"train": parts}, split, f"hf:{repository}")
         return datasets.load_dataset(
             repository,
@@ -70,7 +70,7 @@ def _load(repository: str, config: str, split: str, data: Section) -> Any:
 
 
 def _version(table: Any, repository: str, data: Section) -> str:
-    """Tells the version of the content: the table's fingerprint, or for a stream its commit."""
+    """Identifies the content by the table's fingerprint, or by a stream's commit."""
     if not data.streaming:
         return packages.hub("datasets").fingerprint.generate_fingerprint(table)
     hub = packages.hub("huggingface_hub")

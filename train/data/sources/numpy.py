@@ -30,7 +30,7 @@ def open_split(path: str, split: str, columns: Sequence[DataColumn], data: Secti
 
 
 def labelled(name: str, images: np.ndarray, labels: np.ndarray, class_names: tuple[str, ...] = ()) -> Rows:
-    """Makes rows of images, uint8 (n, H, W[, C]), with labels from 0 on (n,); raises UsageError for other arrays."""
+    """Makes rows of images, uint8 (n, H, W[, C]), and labels from 0, (n,); raises UsageError for other arrays."""
     if images.dtype != np.uint8 or images.ndim not in (3, 4):
         raise UsageError(
             f"Images must be uint8 of shape (n, H, W) or (n, H, W, C), but they are {images.dtype} {images.shape}."

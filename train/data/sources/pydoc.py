@@ -1,4 +1,4 @@
-"""The Python manual's pages on the language, which CPython ships for `help()`: some 80 topics, half a megabyte."""
+"""The Python manual's topics on the language, which CPython ships for `help()`: about 80, half a megabyte."""
 
 import functools
 import re
@@ -10,12 +10,12 @@ from train.data.sources.rows import DataColumn, Rows, digest
 from train.data.splits import named
 
 HELD_OUT = {"test": 0.1, "validation": 0.1}
-_MOST = 0.2  # the largest share of a held-out split that related topics may have, so that none dominates it
-_LEAST = 60  # characters; shorter paragraphs do not relate topics
+_MOST = 0.2  # the largest share of a held-out split for one group of topics, so that none dominates it
+_LEAST = 60  # characters of a paragraph that relates topics
 
 
 def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Section) -> Rows:
-    """Opens the topics of `train`, `validation` or `test`, one document each; raises UsageError for other columns."""
+    """Opens the topics of `train`, `validation` or `test`, one document each; raises UsageError for labels."""
     if len(columns) > 1:
         raise UsageError("pydoc has no classes; use another data.source, such as 'file:PATH'.")
     texts = {topic: _topics()[topic] for topic in named(splits(), split, name)}
@@ -27,8 +27,8 @@ def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Secti
 def splits() -> dict[str, tuple[str, ...]]:
     """Names the topics in each split, sorted; the same on every machine with the same CPython.
 
-    Many topics are sections of others (`while` of `compound`), so topics that share a paragraph stay together: nothing
-    held out has been trained on. Each of the held-out splits has about a tenth of the text.
+    Many topics are sections of others (`while` of `compound`), so topics that share a paragraph stay together, and
+    nothing held out is trained on. Each held-out split has about a tenth of the text.
     """
     groups = sorted(_related(), key=lambda names: digest([names[0]]))
     total = sum(map(len, _topics().values()))
@@ -52,7 +52,7 @@ def _topics() -> dict[str, str]:
 
 
 def _related() -> list[list[str]]:
-    """Groups the topics, each sorted, such that no two groups have a paragraph in common."""
+    """Groups the topics, sorted, so that no two groups share a paragraph."""
     from scipy.cluster.hierarchy import DisjointSet
 
     groups, first = DisjointSet(_topics()), dict[str, str]()

@@ -1,7 +1,7 @@
 """The rows of one local file: a table, or plain text.
 
-The package `datasets` reads such files too, but not as they are: it guesses types, so that the class `007` is 7 and
-the text `NA` is none, and changes the ends of lines.
+The package `datasets` reads such files too, but changes them: it guesses types, so that the class `007` becomes 7 and
+the text `NA` becomes None, and converts the ends of lines.
 """
 
 import csv
@@ -20,10 +20,10 @@ KINDS = (".txt", ".csv", ".tsv", ".parquet", ".jsonl")
 
 
 def read(file: Path, columns: Sequence[DataColumn]) -> Iterator[Placed]:
-    """Yields the rows of a file of one of KINDS, each with its place, for messages; raises UsageError on the way.
+    """Yields the rows of a file of one of KINDS, each with its place for messages; a bad row raises UsageError.
 
-    Plain text has one column of any name, the line with its end; two columns are parted by tabs, and their names are
-    numbers from '1' on. Tables give all of their columns.
+    Plain text has one column of any name, the line with its end, or tab-separated columns whose names are numbers from
+    '1'. Tables give all their columns.
     """
     if lines.suffix(file) == ".txt":
         plain = ((f"line {n}", {columns[0].name: line}) for n, line in enumerate(lines.read(file), 1))
@@ -35,7 +35,7 @@ def read(file: Path, columns: Sequence[DataColumn]) -> Iterator[Placed]:
 
 
 def _beside(file: Path, row: Mapping[str, Any], images: Sequence[str]) -> Mapping[str, Any]:
-    """Lets relative paths of images start from the folder of their table."""
+    """Resolves relative paths of images from the folder of their table."""
     paths = {name: row[name] for name in images if isinstance(row.get(name), str) and row[name]}
     return {**row, **{name: str(file.parent / path) for name, path in paths.items()}} if paths else row
 
@@ -47,7 +47,7 @@ def _tabbed(file: Path, columns: Sequence[DataColumn]) -> Iterator[Placed]:
         if not line.strip():
             continue
         if len(texts) == 1:
-            raise UsageError(f"{str(file)!r} (line {number}) has no tab between source and target; mend it.")
+            raise UsageError(f"{str(file)!r} (line {number}) has no tab between source and target; fix it.")
         if len(texts) < max(numbers):
             raise UsageError(
                 f"{str(file)!r} (line {number}) has {len(texts)} columns, but "
@@ -66,18 +66,18 @@ def _number(column: DataColumn, file: Path) -> int:
 
 
 def _csv(file: Path, **options: Any) -> Iterator[Placed]:
-    csv.field_size_limit(sys.maxsize)  # of the whole process; the default refuses long documents
+    csv.field_size_limit(sys.maxsize)  # for the whole process; the default refuses long documents
     rows = csv.reader(lines.read(file), strict=True, **options)
     try:
         header = next(rows, [])
         for row in filter(None, rows):
             if len(row) != len(header):
                 raise UsageError(
-                    f"{str(file)!r}, line {rows.line_num} has {len(row)} fields and the header {len(header)}; mend it."
+                    f"{str(file)!r}, line {rows.line_num} has {len(row)} fields and the header {len(header)}; fix it."
                 )
             yield f"line {rows.line_num}", dict(zip(header, row, strict=True))
     except csv.Error as error:
-        raise UsageError(f"{str(file)!r}, line {rows.line_num} is not as CSV should be ({error}); mend it.") from error
+        raise UsageError(f"{str(file)!r}, line {rows.line_num} is not as CSV should be ({error}); fix it.") from error
 
 
 def _json(file: Path) -> Iterator[Placed]:
@@ -100,7 +100,7 @@ def _parquet(file: Path) -> Iterator[Placed]:
 
 _TABLES = {
     ".csv": _csv,
-    ".tsv": functools.partial(_csv, delimiter="\t", quoting=csv.QUOTE_NONE),  # a quotation mark is text there
+    ".tsv": functools.partial(_csv, delimiter="\t", quoting=csv.QUOTE_NONE),  # quotation marks are text there
     ".parquet": _parquet,
     ".jsonl": _json,
 }

@@ -1,4 +1,4 @@
-"""Sets of TensorFlow Datasets, `tfds:NAME`, which are read without TensorFlow and prepared with it."""
+"""TensorFlow Datasets, `tfds:NAME`: preparing one needs TensorFlow, reading it does not."""
 
 import dataclasses
 import difflib
@@ -18,18 +18,18 @@ from train.data.splits import named
 
 
 def open_split(name: str, split: str, columns: Sequence[DataColumn], data: Section) -> Rows:
-    """Opens a split of a set as TFDS writes it (`cifar100`, `name/config`, `name:1.2.3`), prepared first if need be.
+    """Opens a split of a set named as in TFDS (`cifar100`, `name/config`, `name:1.2.3`), prepared first if necessary.
 
     `data.data_dir` is the folder of sets; '' is the environment's TFDS_DATA_DIR, else TFDS's default.
     """
-    tfds = package()
+    tfds = packages.load("tensorflow_datasets", "TFDS data need")
     folder = os.path.expanduser(data.data_dir or os.environ.get("TFDS_DATA_DIR") or tfds.core.constants.DATA_DIR)
     builder = _builder(tfds, name, folder)
     if not (builder.data_path / tfds.core.constants.DATASET_INFO_FILENAME).exists():
         _prepare(builder, name, folder)
     named(builder.info.splits, split, f"tfds:{name}")
     features = builder.info.features
-    columns = [_checked(column, features, name) for column in columns]
+    columns = [_checked(column, features, f"tfds:{name}", tfds.features) for column in columns]
     images = {column.name: tfds.decode.SkipDecoding() for column in columns if column.role == "image"}
     records = _records(builder, split, name, folder, images or None)
     files = [(file.name, os.path.getsize(file)) for file in builder.info.splits[split].filepaths]
@@ -54,15 +54,14 @@ class Records(Sequence):
         return row_of(self.columns, *self.placed(index))
 
     def placed(self, index: int) -> Placed:
-        """Reads an example as TFDS has it."""
+        """Reads an example as TFDS has it, with its place."""
         return f"Example {index} of {self.name}", self.records[index]
 
 
-def _checked(column: DataColumn, features: Mapping[str, Any], name: str) -> DataColumn:
-    """Checks that a feature is of the column's kind, and gives the column the names of its classes."""
-    kinds, where = package().features, f"tfds:{name}"
+def _checked(column: DataColumn, features: Mapping[str, Any], where: str, kinds: ModuleType) -> DataColumn:
+    """Checks that a feature is of the column's kind, and gives the column its class names."""
     if column.role not in ("image", "label"):
-        column.require(_texts(features), where)
+        column.require(_texts(features, kinds), where)
         return column
     kind = {"image": kinds.Image, "label": kinds.ClassLabel}[column.role]
     check_known(f"{column.field} for {where}", column.name, [n for n, f in features.items() if isinstance(f, kind)])
@@ -74,18 +73,17 @@ def _checked(column: DataColumn, features: Mapping[str, Any], name: str) -> Data
     return column
 
 
-def _texts(features: Mapping[str, Any]) -> dict[str, Any]:
-    """Chooses the features that are text, nested as in the set."""
-    kinds = package().features
+def _texts(features: Mapping[str, Any], kinds: ModuleType) -> dict[str, Any]:
+    """Selects the features that are text, nested as in the set."""
     texts = {name: feature for name, feature in features.items() if isinstance(feature, kinds.Text)}
-    nested = {name: _texts(feature) for name, feature in features.items() if isinstance(feature, kinds.FeaturesDict)}
+    nested = {name: _texts(inner, kinds) for name, inner in features.items() if isinstance(inner, kinds.FeaturesDict)}
     return texts | {name: inner for name, inner in nested.items() if inner}
 
 
 def _records(
     builder: Any, split: str, name: str, folder: str, decoders: dict[str, Any] | None
 ) -> Sequence[dict[str, Any]]:
-    """Opens the examples, unless the set was prepared without random access, or files are missing."""
+    """Opens the examples; raises UsageError if they have no random access, or files are missing."""
     try:
         records = builder.as_data_source(split, decoders=decoders)
     except NotImplementedError as error:
@@ -101,11 +99,6 @@ def _records(
         if not path.exists():
             raise UsageError(f"tfds:{name} in {folder} is damaged: {path.name} is missing; prepare it again.")
     return records
-
-
-def package() -> ModuleType:
-    """Imports tensorflow_datasets, or raises a UsageError that says how to install it."""
-    return packages.load("tensorflow_datasets", "TFDS data need")
 
 
 def _builder(tfds: ModuleType, name: str, folder: str) -> Any:
@@ -149,4 +142,4 @@ def _prepare(builder: Any, name: str, folder: str) -> None:
         builder.download_and_prepare(file_format="array_record")
     # TFDS reports archives that must be fetched by hand with an AssertionError.
     except (AssertionError, OSError, ValueError) as error:
-        raise UsageError(f"{missing}, and preparing it failed ({brief(error)}): mend that, {elsewhere}.") from error
+        raise UsageError(f"{missing}, and preparing it failed ({brief(error)}): fix that, {elsewhere}.") from error

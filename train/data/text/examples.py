@@ -15,7 +15,7 @@ from train.data.draws import Draws, Word, threshold
 from train.data.pipeline import Example, Examples, Material, Raw, Recipe, Recipes
 from train.data.tokenisers import Tokeniser
 
-_MASKED, _RANDOM = 0.8, 0.1  # of the chosen tokens; the rest stay as they are
+_MASKED, _RANDOM = 0.8, 0.1  # shares of the chosen tokens; the rest stay as they are
 
 Ids = Integer[np.ndarray, " tokens"]
 Starts = Int64[np.ndarray, " windows"]
@@ -23,9 +23,9 @@ Starts = Int64[np.ndarray, " windows"]
 
 @dataclasses.dataclass(frozen=True)
 class Passages(Material):
-    """Passages of `width` tokens of a text, from the recipe's token `NAME_start` on; after its end come zeros.
+    """Passages of `width` tokens, from the recipe's `NAME_start` on; zeros follow the end of the text.
 
-    What comes after a recipe's `NAME_length` belongs to others.
+    Tokens beyond the recipe's `NAME_length` belong to other documents.
     """
 
     name: str
@@ -47,30 +47,30 @@ class Passages(Material):
 
 
 def per_epoch(tokens: int, width: int) -> int:
-    """Counts the windows of an epoch that `shifted` cuts, at least 1."""
+    """Counts the windows that `shifted` cuts each epoch, at least 1."""
     return max(1, (tokens - width + 1) // width)
 
 
 def shifted(tokens: int, width: int, seed: int, epoch: int) -> Starts:
-    """Finds where adjacent windows of `width` tokens start, which are cut at different places every epoch.
+    """Finds where adjacent windows of `width` tokens start, in places that differ from epoch to epoch.
 
-    So an epoch shows every token once, but for less than two windows at the ends, and windows differ between epochs.
+    An epoch shows every token once, except for fewer than two windows' tokens at the ends.
     """
     count = per_epoch(tokens, width)
     return np.arange(count) * width + Draws(draws.CUTS, seed, epoch).integer(tokens - count * width + 1)
 
 
 def strides(tokens: int, width: int, stride: int) -> tuple[Starts, Starts, Starts]:
-    """Lays windows of `width` tokens over all of a text, each `stride` after the one before; the last may be cut short.
+    """Covers a text with windows of `width` tokens, each `stride` after the one before; the last may be shorter.
 
-    Of each window there are the first token, how many it has, and how many at its beginning an earlier one shows.
+    Gives each window's start, its length, and how many of its first tokens an earlier window shows.
     """
     starts = np.arange(max(0, -(-(tokens - width) // stride)) + 1) * stride
     return starts, np.minimum(tokens - starts, width), np.where(starts > 0, width - stride, 0)
 
 
 def cut(ids: Ids, start: int, width: int) -> Int32[np.ndarray, " width"]:
-    """Cuts `width` tokens out of a text; after its end come zeros."""
+    """Cuts `width` tokens out of a text; zeros follow its end."""
     out = np.zeros(width, np.int32)
     there = ids[start : start + width]
     out[: len(there)] = there
@@ -78,22 +78,18 @@ def cut(ids: Ids, start: int, width: int) -> Int32[np.ndarray, " width"]:
 
 
 def padded(ids: Int32[np.ndarray, " width"], length: Word, pad: int) -> Int32[np.ndarray, " width"]:
-    """Replaces what comes after the first `length` ids by `pad`, on the host or on a device."""
+    """Replaces all but the first `length` ids by `pad`, on the host or on a device."""
     return draws.namespace(ids).where(np.arange(len(ids)) < length, ids, np.int32(pad))
 
 
 @dataclasses.dataclass(frozen=True)
 class TextExamples(Examples):
-    """The base of examples with texts, cut from the columns of a `TokenisedSplit`, each with its tokeniser."""
+    """The base of examples cut from the columns of a `TokenisedSplit`, each with its tokeniser."""
 
     tokenisers: Mapping[str, Tokeniser]
 
-    @property
-    def _widths(self) -> Mapping[str, int]:
-        return {"text": self.data.context}
-
     def materials(self, training: bool) -> list[Material]:
-        return [Passages(name, column.ids, self._widths[name]) for name, column in self.split.columns.items()]
+        return [Passages(name, column.ids, self.data.limits[name]) for name, column in self.split.columns.items()]
 
     @property
     def _special(self) -> Mapping[str, int]:
@@ -101,13 +97,13 @@ class TextExamples(Examples):
 
     @property
     def _pad(self) -> int:
-        return self._special.get("pad", 0)  # any id where there is none, since padded tokens have weight 0
+        return self._special.get("pad", 0)  # any id will do, since padding has weight 0
 
 
 class _Windows(TextExamples):
-    """Examples that are windows of a text: adjacent ones in training, perhaps overlapping ones in evaluation."""
+    """The base of windows of a text, adjacent in training; in evaluation they may overlap."""
 
-    ahead: ClassVar[int] = 0  # how many tokens after a window are needed
+    ahead: ClassVar[int] = 0  # tokens needed after a window
 
     def __len__(self) -> int:
         return per_epoch(self._tokens, self._width)
@@ -133,8 +129,8 @@ class _Windows(TextExamples):
         return {"index": starts, "text_start": starts}
 
     def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:
-        """Describes windows of evaluation, and how many tokens of them were shown before."""
-        return {name: of[numbers] for name, of in self._strides.items()}
+        """Describes windows of evaluation, and how many of their tokens earlier windows show."""
+        return {name: array[numbers] for name, array in self._strides.items()}
 
     @functools.cached_property
     def _strides(self) -> Recipes:
@@ -149,13 +145,13 @@ class _Windows(TextExamples):
 class NextToken(_Windows):
     """Windows for language models.
 
-    Examples hold `tokens` and `targets`, the tokens one further, both int32 (context,), `weight` float32 (context,),
-    and `index`, the window's first token. In evaluation, `weight` is 1 on targets that no window before had, so that
-    each token of the text but the first counts once, with at least context - stride tokens before it (but at the very
-    beginning); `window_weight` is 1 on every target of whole windows, which counts those in overlaps again.
+    Examples hold `tokens` and `targets`, the same shifted by one, both int32 (context,), `weight` float32 (context,),
+    and `index`, the window's first token. In evaluation, `weight` is 1 on targets that no earlier window has: every
+    token of the text but the first counts once, after at least context - stride tokens (fewer at the very beginning).
+    `window_weight` is 1 on all targets of whole windows, and so counts overlaps again.
     """
 
-    ahead = 1  # the last target
+    ahead = 1  # for the last target
 
     @property
     def _stride(self) -> int:
@@ -180,8 +176,8 @@ class NextToken(_Windows):
 class Masking:
     """BERT's corruption (Devlin et al. 2019, §3.1) of ids 0 … size - 1.
 
-    It chooses tokens with probability `rate`, one at least of a window, and replaces 80 % of them by the mask and 10 %
-    by any ordinary token; 10 % stay. Special ids are never chosen, and never replace a token at random.
+    It chooses each token with probability `rate`, and at least one in a window. The mask replaces 80 % of these, and a
+    random ordinary token 10 %; the rest stay. Special ids are neither chosen nor drawn as replacements.
     """
 
     rate: float
@@ -191,7 +187,7 @@ class Masking:
 
     @classmethod
     def of(cls, tokeniser: Tokeniser, rate: float) -> "Masking":
-        """Masks a tokeniser's ids; raises UsageError where the tokeniser has no mask token."""
+        """Prepares to mask a tokeniser's ids; raises UsageError if it has no mask token."""
         if "mask" not in tokeniser.special:
             raise UsageError(
                 "A masked language model needs a tokeniser with a mask token, but data.tokeniser has only "
@@ -202,7 +198,7 @@ class Masking:
     def __call__(
         self, ids: Int32[np.ndarray, " n"], real: Bool[np.ndarray, " n"], draw: Draws
     ) -> tuple[Int32[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
-        """Corrupts ids where they are real; returns them, and which were chosen."""
+        """Corrupts ids where they are `real`; returns them, and which were chosen."""
         xp, count = draws.namespace(ids), len(ids)
         lot = xp.where(real & ~xp.isin(ids, np.array(self.special, np.int32)), draw.fine(count), np.uint32(2**24))
         chosen = (lot < 2**24) & ((lot < threshold(self.rate)) | (lot == lot.min()))
@@ -212,17 +208,17 @@ class Masking:
 
     def _ordinary(self, draw: Draws, count: int) -> Int32[np.ndarray, " count"]:
         drawn = draw.integer(self.size - len(self.special), count)
-        for special in self.special:  # ascending, so that each shift lands where the ones before left room
+        for special in self.special:  # ascending: each shift skips one special id more
             drawn = drawn + (drawn >= special).astype(np.int32)
         return drawn
 
 
 class MaskedTokens(_Windows):
-    """Windows for masked language models, between the start and end tokens where the tokeniser has them.
+    """Windows for masked language models, between start and end tokens if the tokeniser has them.
 
-    Examples hold `tokens` (corrupted) and `targets` (not), int32 (context,), `weight` float32 (context,), 1 on the
-    chosen tokens, `length` int32, tokens that are no padding, and `index`, the window's first token. Masks are drawn
-    anew every epoch in training; those of evaluation are fixed.
+    Examples hold `tokens` (corrupted) and `targets` (original), int32 (context,), `weight` float32 (context,), 1 on
+    chosen tokens, `length` int32, the number of tokens before padding, and `index`, the window's first token. Training
+    draws new masks every epoch; evaluation's are fixed.
     """
 
     @property
@@ -259,9 +255,9 @@ class MaskedTokens(_Windows):
 class Labelled(TextExamples):
     """Documents with their classes.
 
-    Examples hold `tokens` int32 (context,), the first or last of the document and padding after them, `length` int32,
-    how many are no padding (0 where a document has no token), `label` int32, `weight` float32 (1), and `index`, the
-    document's row in the source, from 0 on.
+    Examples hold `tokens` int32 (context,), the document's first or last ones and then padding, `length` int32, the
+    number of tokens before padding (0 if a document has none), `label` int32, `weight` float32 (1), and `index`, the
+    document's row in the source, from 0.
     """
 
     def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:

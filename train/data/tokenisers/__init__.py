@@ -1,7 +1,7 @@
 """Tokenisers: text to ids and back.
 
 A spec string names one: `bytes`, `words(size=20000)`, `bpe(size=8192)`, `wordpiece(size=30522)`, `file:PATH`,
-`hf:NAME` or `hf:NAME@REVISION`, and of a Marian `marian:FOLDER_OR_HUB_NAME/source.spm` and `…/target.spm`.
+`hf:NAME` or `hf:NAME@REVISION`, and for Marian models `marian:FOLDER_OR_HUB_NAME/source.spm` and `…/target.spm`.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ _FITTED = {"words": subwords.fit_words, "bpe": subwords.fit_bpe, "wordpiece": su
 
 
 def check(spec: str, field: str = "data.tokeniser") -> None:
-    """Raises UsageError, which names the config's field, unless `spec` is written as one of KINDS; opens nothing."""
+    """Raises a UsageError that names the config's field unless `spec` is one of KINDS; opens nothing."""
     _parse(spec, field)
 
 
@@ -38,15 +38,15 @@ def needs_fitting(spec: str) -> bool:
 
 
 def stated_size(spec: str) -> int:
-    """Reads the number of ids in a spec string, or 0; trained on little text, a tokeniser may have fewer."""
+    """Reads the number of ids in a spec string, else 0; a tokeniser trained on little text may have fewer."""
     kind, _, options = _parse(spec)
     return ByteTokeniser.size if kind == "bytes" else options.get("size", 0)
 
 
 def make(spec: str, texts: Iterable[str] = (), field: str = "data.tokeniser") -> Tokeniser:
-    """Makes the tokeniser that a spec string names, trained on texts, perhaps read twice, where `needs_fitting`.
+    """Makes the tokeniser that a spec string names; one that `needs_fitting` reads the texts, perhaps twice.
 
-    Raises UsageError, which names the config's field, where the spec is not valid or what it names is missing.
+    Raises a UsageError that names the config's field if the spec is invalid or what it names is missing.
     """
     kind, place, options = _parse(spec, field)
     match kind:
@@ -62,7 +62,7 @@ def make(spec: str, texts: Iterable[str] = (), field: str = "data.tokeniser") ->
 
 
 def loads(text: str) -> Tokeniser:
-    """Restores the tokeniser that `dumps`, or the package `tokenizers`, wrote; raises UsageError for other texts."""
+    """Restores a tokeniser that `dumps` or the package `tokenizers` wrote; raises UsageError for other texts."""
     content = parse_json(text, "The tokeniser", "write one with dumps, or with the package tokenizers")
     match content:
         case {"model": _}:
@@ -71,7 +71,7 @@ def loads(text: str) -> Tokeniser:
             return ByteTokeniser()
         case {"kind": marian.KIND}:
             return marian.loads(content)
-    raise UsageError(f"This is no tokeniser, but {text[:40]!r}; write one with dumps, or with the package tokenizers.")
+    raise UsageError(f"This is not a tokeniser: {text[:40]!r}; write one with dumps, or with the package tokenizers.")
 
 
 def _from_file(place: str) -> Tokeniser:
@@ -84,7 +84,7 @@ def _from_file(place: str) -> Tokeniser:
 
 
 def _parse(spec: str, field: str = "data.tokeniser") -> tuple[str, str, dict[str, Any]]:
-    """Reads a kind, and the place after its colon or its options."""
+    """Reads the kind, the place after its colon, and the options."""
     kind, _, place = spec.partition(":")
     if kind == marian.KIND:
         marian.check(place)

@@ -13,37 +13,37 @@ Ids = Int32[np.ndarray, " n"]
 class Tokeniser:
     """The base of every tokeniser. A subclass defines `encode_batch`, `decode` and `dumps`.
 
-    Ids are 0 … size - 1. Some are special: pad, unknown, mask, start, end, those there are. Text never turns into pad,
-    mask, start or end.
+    Ids are 0 … size - 1. `special` has those of pad, unknown, mask, start and end, as far as they exist. Text is never
+    encoded as pad, mask, start or end.
     """
 
     size: int
     special: Mapping[str, int]
 
     def encode(self, text: str) -> Ids:
-        """Encodes a text, without any special token around it."""
+        """Encodes a text, without special tokens around it."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """Encodes each text; see `encode`."""
 
     def encode_marked(self, text: str) -> Ids:
-        """Encodes a text in which special tokens stand, as chat templates write it."""
+        """Encodes a text that contains special tokens, as chat templates write it."""
         return self.encode(text)
 
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
-        """Writes the text of ids, without special tokens except the unknown."""
+        """Decodes ids, without special tokens except the unknown."""
 
     def normalise(self, text: str) -> str:
-        """Writes a text as the ids can tell it, for example in lower case; most tokenisers change nothing."""
+        """Normalises a text as encoding does, for example to lower case; most tokenisers change nothing."""
         return text
 
     def dumps(self) -> str:
-        """Writes JSON text from which `train.data.tokenisers.loads` makes the same tokeniser."""
+        """Writes JSON from which `train.data.tokenisers.loads` restores the tokeniser."""
 
 
 def marks(special: Mapping[str, int]) -> dict[str, int]:
-    """Chooses the ids of the start, the end and the padding, which is the end where there is none."""
+    """Chooses the ids of start, end and padding; without padding, the end pads."""
     return {"start": special["start"], "end": special["end"], "pad": special.get("pad", special["end"])}
 
 
@@ -57,7 +57,7 @@ class ByteTokeniser(Tokeniser):
         return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) for text in texts]
 
     def decode(self, ids: Integer[np.ndarray, " n"] | Sequence[int]) -> str:
-        """Decodes bytes; those that are not UTF-8 become U+FFFD."""
+        """Decodes bytes; invalid UTF-8 becomes U+FFFD."""
         return bytes(int(i) for i in ids if i < 256).decode(errors="replace")
 
     def dumps(self) -> str:

@@ -1,4 +1,4 @@
-"""Tokenisers of the package `tokenizers`: words and subwords, trained on a corpus, or read from JSON or a hub."""
+"""Tokenisers of words and subwords, from the package `tokenizers`: trained on a corpus, or read from JSON or a hub."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ from attention.types import Sentinel, at_least
 from train.data import packages
 from train.data.tokenisers.base import Ids, Tokeniser
 
-# The special tokens of published tokenisers, by the names of `Tokeniser.special`.
+# The special tokens of published tokenisers, by their names in `Tokeniser.special`.
 _NAMES = {
     "pad": ("[PAD]", "<pad>", "[ PAD ]"),
     "unknown": ("[UNK]", "<unk>"),
@@ -24,15 +24,15 @@ _NAMES = {
     "end": ("[SEP]", "</s>", "<|endoftext|>", "[ SEP ]"),
 }
 _BERT_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-_WORD_SPECIAL = ["[ PAD ]", "[UNK]", "[ MASK ]", "[ CLS ]", "[ SEP ]"]  # no text turns into a word with spaces
+_WORD_SPECIAL = ["[ PAD ]", "[UNK]", "[ MASK ]", "[ CLS ]", "[ SEP ]"]  # no word of a text has spaces
 _SPACES, _PUNCTUATION = r"[\s\x1c-\x1f]+", r"[!-/:-@\[-`{-~]"
 
 
 class SubwordTokeniser(Tokeniser):
-    """A tokeniser of the package `tokenizers`. Text that reads like a special token is encoded as it is."""
+    """A tokeniser of the package `tokenizers`; text that looks like a special token is encoded as plain text."""
 
     def __init__(self, text: str):
-        """Reads the package's JSON; raises UsageError where the package cannot."""
+        """Reads the package's JSON; raises UsageError if the package cannot."""
         try:
             self._tokenizer = Tokenizer.from_str(text)
         except Exception as error:  # the package raises nothing narrower
@@ -41,9 +41,8 @@ class SubwordTokeniser(Tokeniser):
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
-        # Published vocabularies may have gaps.
-        self.size = max(ids.values()) + 1
-        # An ordinary word may read like a special token, which is one that was added.
+        self.size = max(ids.values()) + 1  # published vocabularies may have gaps
+        # Only added tokens are special: an ordinary word may look like one.
         added = {token.content: i for i, token in self._tokenizer.get_added_tokens_decoder().items()} or ids
         matches_of = {name: [added[token] for token in tokens if token in added] for name, tokens in _NAMES.items()}
         self.special = {name: matches[0] for name, matches in matches_of.items() if matches}
@@ -54,7 +53,7 @@ class SubwordTokeniser(Tokeniser):
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         try:
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        except Exception as error:  # the package raises no kind of its own
+        except Exception as error:  # the package raises nothing narrower
             raise UsageError(f"The tokeniser cannot encode the text: {error}; choose another.") from error
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
@@ -84,10 +83,10 @@ def fit_words(
     strip: bool = True,
     marks: bool = False,
 ) -> SubwordTokeniser:
-    """Trains a tokeniser of the most frequent words between white space, as Keras' TextVectorization.
+    """Trains a tokeniser of the most frequent words between white space, like Keras' TextVectorization.
 
-    Id 0 pads, and id 1 is an unknown word; with `marks`, ids 2 to 4 are mask, start and end. Words of equal frequency
-    are taken in alphabetical order. Text may be lower-cased, and stripped of ASCII punctuation, first.
+    Id 0 is padding, id 1 an unknown word; with `marks`, ids 2 to 4 are mask, start and end. Words of equal frequency
+    are in alphabetical order. `lower` first lower-cases text, and `strip` removes ASCII punctuation.
     """
     steps = [normalizers.Lowercase()] if lower else []
     steps += [normalizers.Replace(Regex(_PUNCTUATION), "")] if strip else []
@@ -104,7 +103,7 @@ def fit_words(
 def fit_bpe(texts: Iterable[str], size: Annotated[int, at_least(260)]) -> SubwordTokeniser:
     """Trains byte-level byte pair encoding, as in GPT-2 and RoBERTa, which restores every text exactly.
 
-    There are at most `size` ids, of which four are special and 256 are the bytes.
+    There are at most `size` ids; four are special, and 256 are the bytes.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -120,13 +119,12 @@ def fit_bpe(texts: Iterable[str], size: Annotated[int, at_least(260)]) -> Subwor
 def fit_wordpiece(texts: Iterable[str], size: Annotated[int, at_least(6)], lower: bool = False) -> SubwordTokeniser:
     """Trains WordPiece, as in BERT, on texts that are read twice.
 
-    There are at most `size` ids, five special ones included, but every character is kept even beyond that. With
-    `lower`, text is lower-cased and loses its accents first.
+    There are at most `size` ids, five special ones included, but all characters are kept even beyond that. `lower`
+    first lower-cases text and strips accents.
     """
     trained = _wordpiece({}, lower)
-    # The package numbers continuing characters as it meets them, in a different order every time, and breaks ties by
-    # number. Naming them beforehand fixes their numbers; the vocabulary then moves to a tokeniser where they are not
-    # special.
+    # The package numbers continuing characters in a different order every time, and breaks ties by number. Listing them
+    # as special tokens fixes their numbers; the vocabulary then moves to a tokeniser where they are not special.
     first = [*_BERT_SPECIAL, *_continuing(trained, texts)]
     trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
     trained.train_from_iterator(texts, trainer)
@@ -136,7 +134,7 @@ def fit_wordpiece(texts: Iterable[str], size: Annotated[int, at_least(6)], lower
 
 
 def from_hub(name: str, field: str) -> SubwordTokeniser:
-    """Loads the `tokenizer.json` of a hub repository, `NAME` or `NAME@REVISION`; a copy fetched before is used."""
+    """Loads the `tokenizer.json` of a hub repository, `NAME` or `NAME@REVISION`; a local copy is preferred."""
     repository, _, revision = name.partition("@")
     hub = packages.hub("huggingface_hub")
     fetch = functools.partial(hub.hf_hub_download, repository, "tokenizer.json", revision=revision or None)
@@ -162,9 +160,9 @@ def _wordpiece(vocabulary: dict[str, int], lower: bool) -> Tokenizer:
 
 
 def _continuing(tokenizer: Tokenizer, texts: Iterable[str]) -> list[str]:
-    """Writes `##c` for every character that a word can continue with."""
+    """Lists `##c` for every character c that can continue a word."""
     characters: set[str] = set()
-    for text in texts:  # one at a time: all of them together may not fit into memory
+    for text in texts:  # one at a time: together they may not fit into memory
         characters.update(text)
     normal = tokenizer.normalizer.normalize_str(" ".join(sorted(characters)))
     split = tokenizer.pre_tokenizer.pre_tokenize_str

@@ -1,4 +1,4 @@
-"""Trials: small tasks made from draws, offline; a new one is a class in a file here and a row in TRIALS."""
+"""Trials: small tasks generated from draws. To add one, add a class in a file here and an entry in TRIALS."""
 
 import functools
 
@@ -24,5 +24,5 @@ TRIALS: dict[str, type[Trial]] = {
 
 @functools.cache
 def parse(text: str, field: str = "data.source") -> Trial:
-    """Reads a trial such as `recall(size=16)`; raises a UsageError, which names the field, if it is none."""
+    """Reads a trial such as `recall(size=16)`; raises a UsageError that names the field for anything else."""
     return specs.make(text, TRIALS, f"trial in {field}")

@@ -1,4 +1,4 @@
-"""Trials of copying, of induction, and of memory in parameters and in one state."""
+"""Trials of copying, induction, and memory in parameters or in one state."""
 
 import dataclasses
 from typing import Annotated
@@ -12,12 +12,12 @@ from train.data.draws import Draws, Word
 from train.data.pipeline import Example
 from train.data.trials.trial import Trial, example, permuted, ranked
 
-_FACTS = (draws.TRIAL, 3)  # the words that what is to be memorised is a function of
+_FACTS = (draws.TRIAL, 3)  # the words that determine the facts to memorise
 
 
 @dataclasses.dataclass(frozen=True)
 class _Symbols(Trial):
-    """The base of trials whose answers are symbols, of which there are `symbols`, beside two signs."""
+    """The base of trials whose answers are symbols, of which there are `symbols`, besides the blank and the sign."""
 
     symbols: Annotated[int, at_least(2)] = 14
 
@@ -25,23 +25,23 @@ class _Symbols(Trial):
 
     @property
     def vocabulary(self) -> int:
-        """Nothing, a sign, and the symbols."""
+        """The blank, the sign, and the symbols."""
         return 2 + self.symbols
 
 
 @dataclasses.dataclass(frozen=True)
 class Copying(_Symbols):
-    """Symbols, a sign, and the symbols again: each is to be said from those before it.
+    """Symbols, a sign, and the symbols again, each to be predicted from what comes before it.
 
     The size counts the symbols. Chance is 1/`symbols`.
 
-    Source: Jelassi et al. 2024, https://arxiv.org/abs/2402.01032: a state of fixed size cannot copy what is longer than
-    it holds, and a Transformer learns to copy sequences that are longer than those of its training.
+    Source: Jelassi et al. 2024, https://arxiv.org/abs/2402.01032: a state of fixed size cannot copy more than it holds,
+    and a Transformer learns to copy sequences longer than those it was trained on.
     """
 
     size: Count = 32
 
-    positions = 2  # every symbol but the last one is read twice, and the sign once
+    positions = 2  # every symbol but the last is read twice, and the sign once
 
     def example(self, draw: Draws, size: Word, most: int) -> Example:
         symbols = 2 + draw.integer(self.symbols, most)
@@ -56,13 +56,13 @@ class Copying(_Symbols):
 
 @dataclasses.dataclass(frozen=True)
 class SelectiveCopying(_Symbols):
-    """Symbols at random places among blanks, then a sign, and as many blanks, at which they are to be said in order.
+    """Symbols at random places among blanks, then a sign, and as many blanks, which ask for the symbols in order.
 
     The size counts the symbols; the sequence has `context` tokens. Chance is 1/`symbols`.
 
     Source: Gu and Dao 2023, https://arxiv.org/abs/2312.00752, in the form of Poli et al. 2024 (MAD),
     https://arxiv.org/abs/2403.17844, appendix B: 16 symbols of 14 in 256 tokens. Its published generator draws the
-    places of blanks from numpy's global generator, so that they do not follow its seed.
+    places of blanks from numpy's global generator, so that its seed does not determine them.
     """
 
     size: Count = 16
@@ -71,7 +71,7 @@ class SelectiveCopying(_Symbols):
     def __post_init__(self):
         super().__post_init__()
         if self.context < 2 * max(self.size, *self.tested, 0) + 1:
-            raise UsageError(f"context={self.context} does not hold the symbols twice and a sign; give more.")
+            raise UsageError(f"context={self.context} does not hold the symbols twice and a sign; raise it.")
 
     def length(self, size: int) -> int:
         del size
@@ -82,7 +82,7 @@ class SelectiveCopying(_Symbols):
         xp = draws.namespace(symbols)
         place, sign = xp.arange(self.context), self.context - size - 1
         inside = order < sign
-        chosen = inside & (xp.cumsum(inside) <= size)  # the first places of the order that are before the sign
+        chosen = inside & (xp.cumsum(inside) <= size)  # the first places in the order that come before the sign
         taken = chosen[ranked(order)]
         nth = xp.clip(xp.cumsum(taken) - 1, 0, most - 1)
         tokens = xp.where(taken, symbols[nth], xp.where(place == sign, 1, 0))
@@ -91,7 +91,7 @@ class SelectiveCopying(_Symbols):
 
 @dataclasses.dataclass(frozen=True)
 class Induction(_Symbols):
-    """Random symbols, among them a sign once; the sign at the end asks for the symbol that came after it.
+    """Random symbols with one sign among them; the sign at the end asks for the symbol that followed it.
 
     The size counts the tokens. Chance is 1/`symbols`.
 
@@ -115,12 +115,12 @@ class Induction(_Symbols):
 
 @dataclasses.dataclass(frozen=True)
 class Compression(_Symbols):
-    """Random symbols and a sign; from the last position alone, all symbols are to be said, each from its place.
+    """Random symbols and a sign; the last position alone must give all symbols in their places.
 
-    The size counts the tokens, the sign among them. Chance is 1/`symbols`.
+    The size counts the tokens, including the sign. Chance is 1/`symbols`.
 
     Source: compression of Poli et al. 2024 (MAD), https://arxiv.org/abs/2403.17844, appendix B: 32 tokens of 15
-    symbols. Its published generator gives the sign as an answer too, which is always right.
+    symbols. Its published generator also asks for the sign, which is always right.
     """
 
     size: Count = 16
@@ -131,7 +131,9 @@ class Compression(_Symbols):
     def __post_init__(self):
         super().__post_init__()
         if self.least or self.tested:
-            raise UsageError("compression has one size, as all is said from its last position; leave out the others.")
+            raise UsageError(
+                "compression has one size, since its last position gives all answers; leave out the others."
+            )
 
     def example(self, draw: Draws, size: Word, most: int) -> Example:
         symbols = 2 + draw.integer(self.symbols, most)
@@ -142,10 +144,10 @@ class Compression(_Symbols):
 
 @dataclasses.dataclass(frozen=True)
 class Memorisation(Trial):
-    """Keys whose values are the same in all sequences: a sign behind each key asks for it.
+    """Keys whose values are the same in all sequences: a sign after each key asks for its value.
 
-    The size counts the keys of a sequence. Nothing in the sequence says the value, so parameters hold all of it. Chance
-    is 1/`facts`.
+    The size counts the keys of a sequence. The sequence does not contain the values, so the parameters must. Chance is
+    1/`facts`.
 
     Source: memorisation of Poli et al. 2024 (MAD), https://arxiv.org/abs/2403.17844, appendix B: 16 keys of 127 in 32
     tokens.
@@ -158,7 +160,7 @@ class Memorisation(Trial):
 
     @property
     def vocabulary(self) -> int:
-        """Nothing, a sign, keys and values."""
+        """The blank, the sign, keys and values."""
         return 2 + 2 * self.facts
 
     def example(self, draw: Draws, size: Word, most: int) -> Example:

@@ -1,4 +1,4 @@
-"""The section `data` of the configs of trials, and their examples."""
+"""Trials' `data` section, and their examples."""
 
 import dataclasses
 import functools
@@ -16,20 +16,18 @@ from train.data.section import Batches
 from train.data.splits import PARTS
 from train.data.trials.trial import Trial
 
-DRAWN = 0  # in place of a size: the size of a training example
+DRAWN = 0  # instead of a size: drawn, as in training
 
 
 @dataclasses.dataclass(frozen=True)
 class TrialData(Batches):
-    """The trial, and how many of its examples there are."""
+    """A trial, and the number of its examples."""
 
     source: Annotated[str, Reader(trials.parse)] = field(
         "stacked_recall", "A trial with options, such as `recall(size=8, tested=(16, 32))`; see `docs/trials.md`."
     )
-    train_examples: Count = field(100_000, "How many training examples there are, the same for all seeds.")
-    eval_examples: Count = field(
-        1000, "How many examples of validation there are, and of the test for each of its sizes."
-    )
+    train_examples: Count = field(100_000, "Number of training examples, which are the same for all seeds.")
+    eval_examples: Count = field(1000, "Number of validation examples, and of test examples for each size.")
     batch_size: int = 64
     eval_batch_size: int = 250
 
@@ -39,15 +37,15 @@ class TrialData(Batches):
 
     @functools.cached_property
     def trial(self) -> Trial:
-        """What is generated."""
+        """The trial that `source` names."""
         return trials.parse(self.source)
 
 
 @dataclasses.dataclass(frozen=True)
 class TrialExamples(Examples):
-    """The examples of a part, each a function of the part and its number, alike for all seeds.
+    """The examples of a part, each a function of the part and its number alone, not of the seed.
 
-    Those of training and validation have drawn sizes. The test has as many more of each size in `tested`.
+    Training and validation draw the sizes. The test adds as many examples again for each size in `tested`.
     """
 
     data: TrialData
@@ -58,7 +56,7 @@ class TrialExamples(Examples):
 
     @property
     def content(self) -> str:
-        """The trial; a later version of its draws would say so here."""
+        """The trial, and the version of its draws."""
         return f"{self.data.source}, version 1"
 
     def recipes(self, numbers: Integer[np.ndarray, " n"]) -> Recipes:

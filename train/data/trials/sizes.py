@@ -1,4 +1,4 @@
-"""The sizes of trials: small ones for two CPU cores, and those of the papers."""
+"""The sizes of trials: small ones for two CPU cores, and the papers'."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class TrialSize:
-    """A trial with what its frame has; what is not said is as in `configs.defaults.trial`."""
+    """A trial and its model; other fields are as in `configs.defaults.trial`."""
 
-    source: str  # as `data.source` names it
-    model: Mapping[str, Any]  # fields of the frame
-    examples: int = 100_000  # of training
+    source: str  # for `data.source`
+    model: Mapping[str, Any]  # fields of the model
+    examples: int = 100_000  # for training
 
 
 _MIXED: Mapping[str, Any] = {"convolution": 4}  # a short convolution before the blocks

@@ -1,4 +1,4 @@
-"""Trials of state: what a sequence of changes comes to, at every position."""
+"""Trials of state: the result of a sequence of changes, at every position."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ def _is_even(permutation: Permutation) -> bool:
 
 
 def elements(group: str) -> list[Permutation]:
-    """Lists the elements of `Z2`, `S3`, `A5` and so on as permutations, the identity first; refuses other groups."""
+    """Lists the elements of `Z2`, `S3`, `A5` and so on as permutations, identity first; refuses other groups."""
     kind, degree = group[:1], int(group[1:]) if re.fullmatch(r"[ZSA][1-9]\d?", group) else 0
     if not degree or degree > (64 if kind == "Z" else 5) or degree < (3 if kind == "A" else 2):
         raise UsageError(f"group must be Z2 to Z64, S2 to S5 or A3 to A5, but it is {group!r}.")
@@ -35,7 +35,7 @@ def elements(group: str) -> list[Permutation]:
 
 @functools.cache
 def products(group: str) -> np.ndarray:
-    """Tabulates the numbers of products: `products(group)[b, a]` is first a, then b."""
+    """Tabulates products by number: `products(group)[b, a]` is a, followed by b."""
     members = elements(group)
     number = {element: place for place, element in enumerate(members)}
     return np.array([[number[tuple(b[x] for x in a)] for a in members] for b in members], np.int32)
@@ -43,12 +43,11 @@ def products(group: str) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Words(Trial):
-    """Elements of a group; at each position the product of all so far.
+    """Elements of a group; each position asks for the product of all so far.
 
-    Of words that are longer than those of training, only the positions beyond those count. The size counts the
-    elements. `group='Z2'` is parity, `Z5` addition modulo 5, `S3`, `A5` and `S5` are permutations, of which those of
-    the last two need more than any fixed depth of a Transformer or a diagonal state has as sequences grow. Chance is
-    1/the number of elements.
+    The size counts the elements. In words longer than training's, only the positions beyond those count. `group='Z2'`
+    is parity, `Z5` addition modulo 5; `S3`, `A5` and `S5` are permutations. As sequences grow, those of `A5` and `S5`
+    need more than a Transformer of fixed depth or a diagonal state has. Chance is 1/the number of elements.
 
     Source: word problems of Merrill et al. 2024, https://arxiv.org/abs/2404.08819; parity, trained on short sequences
     and tested on long ones, of Grazzi et al. 2024, https://arxiv.org/abs/2411.12537.
@@ -59,7 +58,7 @@ class Words(Trial):
 
     @property
     def vocabulary(self) -> int:
-        """The elements, and nothing."""
+        """The elements, and the blank."""
         return 1 + len(products(self.group))
 
     @property
@@ -76,7 +75,7 @@ class Words(Trial):
 
 
 def _scanned(word: Array, table: np.ndarray) -> Array:
-    """Multiplies all elements up to each place, in steps that double."""
+    """Multiplies all elements up to each place, in doubling steps."""
     xp = draws.namespace(word)
     table, place, reach = xp.asarray(table), xp.arange(len(word)), 1
     while reach < len(word):

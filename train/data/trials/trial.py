@@ -1,4 +1,4 @@
-"""The base of trials: small tasks, generated from draws, that separate mechanisms by what they can do."""
+"""The base of trials: small generated tasks that show what a mechanism can do."""
 
 import dataclasses
 from typing import Annotated, ClassVar
@@ -13,25 +13,25 @@ from train.data.draws import Draws, Word
 from train.data.pipeline import Example
 
 Array = np.ndarray | jax.Array
-LARGEST = 2**14  # the greatest size: some trials compare all pairs
+LARGEST = 2**14  # the largest size, since some trials compare all pairs
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial(Checked):
-    """A task, which makes an example of a size from draws, alike in numpy and in jax.numpy.
+    """A task that makes an example of a given size from draws, alike in numpy and in jax.numpy.
 
     A subclass says what its size counts, and defines `vocabulary`, `answers` and `example`.
     """
 
-    size: Count = 16  # of training examples, or the greatest
-    least: Annotated[int, Sentinel(0, "`size`")] = 0  # theirs
-    tested: tuple[int, ...] = ()  # further sizes, on which the trained model is tested
+    size: Count = 16  # of the largest training examples
+    least: Annotated[int, Sentinel(0, "`size`")] = 0  # size of the smallest training examples
+    tested: tuple[int, ...] = ()  # further sizes to test the trained model on
 
-    answers: ClassVar[str]  # the field that says how many there are
-    positions: ClassVar[int] = 1  # of each that the size counts
-    channels: ClassVar[int] = 1  # tokens at a position, whose embeddings are added
-    pooled: ClassVar[bool] = False  # whether all answers are read from the last position
-    smallest: ClassVar[int] = 1  # the least size that has an answer
+    answers: ClassVar[str]  # the field with the number of possible answers
+    positions: ClassVar[int] = 1  # positions for each thing that the size counts
+    channels: ClassVar[int] = 1  # tokens per position; their embeddings are added
+    pooled: ClassVar[bool] = False  # whether the last position gives all answers
+    smallest: ClassVar[int] = 1  # the smallest size with an answer
 
     def __post_init__(self):
         super().__post_init__()
@@ -46,22 +46,22 @@ class Trial(Checked):
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens there are."""
+        """The number of different tokens."""
         raise NotImplementedError
 
     @property
     def chance(self) -> float:
-        """The accuracy of guesses among the possible answers."""
+        """The accuracy of guessing among the possible answers."""
         return 1 / getattr(self, self.answers)
 
     def length(self, size: int) -> int:
-        """How many positions an example of a size has."""
+        """Counts the positions of an example of a size."""
         return self.positions * size
 
     def example(self, draw: Draws, size: Word, most: int) -> Example:
-        """Makes an example: `tokens (T, C)`, the `targets (T,)`, and their `weight (T,)`, 1 for answers, else 0.
+        """Makes an example: `tokens (T, C)`, `targets (T,)`, and their `weight (T,)`, 1 for answers, else 0.
 
-        A device may trace the size; T is the length of the greatest one, `most`.
+        A device may trace the size; T is the length for the largest size, `most`.
         """
         raise NotImplementedError
 
@@ -72,7 +72,7 @@ class Trial(Checked):
 
 
 def example(tokens: Array, targets: Array, answers: Array) -> Example:
-    """Puts an example together: tokens `(T,)` or `(T, C)`, and where there are answers, bool `(T,)`."""
+    """Builds an example from tokens, `(T,)` or `(T, C)`, targets, and where answers are, bool `(T,)`."""
     xp = draws.namespace(targets)
     tokens = tokens if tokens.ndim == 2 else tokens[:, None]
     kept = xp.where(answers, targets, 0)
@@ -80,12 +80,12 @@ def example(tokens: Array, targets: Array, answers: Array) -> Example:
 
 
 def ranked(keys: Array) -> Array:
-    """Gives the places that sort keys; equal keys keep their order."""
+    """Gives the indices that sort keys; equal keys keep their order."""
     return draws.namespace(keys).argsort(keys, stable=True)
 
 
 def permuted(draw: Draws, count: int, first: Word | None = None) -> Array:
-    """Permutes 0 … count - 1; with `first`, the numbers below it among themselves, and the others after them."""
+    """Permutes 0 … count - 1; with `first`, the numbers below it come first."""
     bits = draw.bits(count) >> 1
     if first is not None:
         xp = draws.namespace(bits)

@@ -1,4 +1,4 @@
-"""Folders, tables and hub sets of pictures: their pixels, classes and splits, and what is wrong with them in words."""
+"""Folders, tables and hub sets of pictures: pixels, classes, splits, and mistakes."""
 
 import dataclasses
 import io
@@ -35,7 +35,7 @@ def colour(label, number):
 
 
 def picture(label, number, size=(12, 8)):
-    """Of one colour, so that every way to scale and crop it gives the same pixels."""
+    """Makes a picture of one colour, so that any scaling and cropping gives the same pixels."""
     return Image.new("RGB", size, colour(label, number))
 
 
@@ -57,7 +57,7 @@ def section(source, **fields):
 
 
 def colours(images):
-    """The label and the colour of every picture; each has but one."""
+    """Lists the label and the colour of every picture; each has only one."""
     for record in images:
         assert len(np.unique(record["image"].reshape(-1, 3), axis=0)) == 1
     return sorted((record["label"], *record["image"][0, 0].tolist()) for record in images)
@@ -100,7 +100,7 @@ class TestFolder:
         assert {label for label, *_ in colours(section(f"folder:{tmp_path}/a").load()["test"].split)} == {2}
         write(tmp_path / "a" / "test", count=0, classes=("fox",))
         shutil.copy(tmp_path / "a" / "test" / "eel" / "0.png", tmp_path / "a" / "test" / "fox")
-        with pytest.raises(UsageError, match="The test data have the class 'fox', which the training data have not"):
+        with pytest.raises(UsageError, match="The test data have the class 'fox', which the training data lack"):
             section(f"folder:{tmp_path}/a").load()
 
     def test_every_size_and_mode_becomes_the_one_that_is_asked(self, tmp_path):
@@ -135,14 +135,12 @@ class TestFolder:
         turned = load(f"folder:{place}", "train")[0]["image"]
         np.testing.assert_array_equal(turned, np.rot90(pixels[:, :12], -1))
 
-    def test_different_sizes_need_one(self, tmp_path):
-        place = write(tmp_path / "a")
+    def test_images_of_other_sizes_and_those_that_cannot_be_read_are_named(self, tmp_path, cache):
+        place = write(tmp_path / "a", count=8)
         picture("eel", 0, (5, 5)).save(place / "eel" / "z.png")
         with pytest.raises(UsageError, match=r"differ in size: .*0\.png is 8x12x3 and .*z\.png is 5x5x3; set"):
             load(f"folder:{place}", "train")
-
-    def test_what_cannot_be_read_is_named_at_once(self, tmp_path, cache):
-        place = write(tmp_path / "a", count=8)
+        (place / "eel" / "z.png").unlink()
         whole = (place / "dog" / "0.png").read_bytes()
         for number in range(7):
             (place / "dog" / f"{number}.png").write_bytes(whole[: 40 + number])
@@ -171,9 +169,13 @@ class TestFolder:
         ("name", "make", "message"),
         [
             ("gone.png", lambda path: path.symlink_to("nowhere.png"), "The folder names '.*', which cannot be read"),
-            ("pipe.png", os.mkfifo, r"names '.*', which cannot be read \(it is no file\)"),  # which may never end
-            ("notes.txt", lambda path: path.write_text("x"), "is no image by its name; move it elsewhere, or convert"),
-            ("print.eps", lambda path: path.write_text("x"), "is no image by its name"),
+            ("pipe.png", os.mkfifo, r"names '.*', which cannot be read \(it is not a file\)"),  # which may never end
+            (
+                "notes.txt",
+                lambda path: path.write_text("x"),
+                "is not named as an image; move it elsewhere, or convert",
+            ),
+            ("print.eps", lambda path: path.write_text("x"), "is not named as an image"),
         ],
     )
     def test_what_is_no_image_is_refused_unless_hidden(self, tmp_path, name, make, message):
@@ -190,9 +192,9 @@ class TestFolder:
         for number, kind in enumerate(("EPS", "PCX", "TGA")):
             place = write(tmp_path / str(number), count=1, classes=("cat",))
             picture("cat", 0).save(place / "cat" / "1.jpg", kind)
-            with pytest.raises(UsageError, match=r"1 of the images cannot be read: .*1\.jpg \(no kind of image\)"):
+            with pytest.raises(UsageError, match=r"1 of the images cannot be read: .*1\.jpg \(not an image\)"):
                 load(f"folder:{place}", "train")
-            with pytest.raises(UsageError, match=r"The image '.*1\.jpg' cannot be read \(no kind of image\)"):
+            with pytest.raises(UsageError, match=r"The image '.*1\.jpg' cannot be read \(not an image\)"):
                 images.read(place / "cat" / "1.jpg", (4, 4, 3))
         place = write(tmp_path / "all", count=0, classes=("cat",))
         for kind in ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM"):
@@ -202,8 +204,12 @@ class TestFolder:
 
 class TestStore:
     def test_it_is_decoded_once_and_again_when_a_file_changes(self, tmp_path, monkeypatch):
-        place = write(tmp_path / "a")
+        """The content is that of pixels and classes, wherever they are."""
+        place, other = write(tmp_path / "a"), write(tmp_path / "b")
         before = load(f"folder:{place}", "train").content
+        assert load(f"folder:{other}", "train").content == before
+        (other / "cat").rename(other / "cow")
+        assert load(f"folder:{other}", "train").content != before
         decoded, decode = [], images._decode
         monkeypatch.setattr(images, "_decode", lambda *args, **rest: decoded.append(args) or decode(*args, **rest))
         assert load(f"folder:{place}", "train").content == before
@@ -211,13 +217,6 @@ class TestStore:
         picture("dog", 30).save(place / "cat" / "0.png")
         assert load(f"folder:{place}", "train").content != before
         assert len(decoded) == 12
-
-    def test_content_is_that_of_pixels_and_classes_wherever_they_are(self, tmp_path):
-        first, second = write(tmp_path / "a"), write(tmp_path / "b")
-        contents = [load(f"folder:{place}", "train").content for place in (first, second)]
-        assert contents[0] == contents[1]
-        (second / "cat").rename(second / "cow")
-        assert load(f"folder:{second}", "train").content != contents[0]
 
     def test_pickles_have_no_pixels(self, tmp_path):
         data = section(f"folder:{write(tmp_path / 'a')}", image_shape="64x64x3")
@@ -248,16 +247,14 @@ class TestTable:
         assert [record["label"] for record in source] == [1, 0, 2]
         with pytest.raises(UsageError, match=r"data.image_key for .*t.csv' \(line 2\) 'image'\..* Valid: age, path"):
             load(f"file:{tmp_path}/a/t.csv", "train")
+        (tmp_path / "t.csv").write_text("image,label\nnone.png,cat\n")
+        with pytest.raises(UsageError, match=r"t\.csv' \(line 2\) names '.*none\.png', which cannot be read"):
+            load(f"file:{tmp_path}/t.csv", "train")
 
     def test_images_may_stand_in_the_table(self, tmp_path):
         rows = [{"image": encoded(label, n), "label": label} for label in CLASSES for n in range(4)]
         parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
         assert colours(load(f"file:{tmp_path}/t.parquet", "train")) == EXPECTED
-
-    def test_a_missing_image_is_named_with_its_line(self, tmp_path):
-        (tmp_path / "t.csv").write_text("image,label\nnone.png,cat\n")
-        with pytest.raises(UsageError, match=r"t\.csv' \(line 2\) names '.*none\.png', which cannot be read"):
-            load(f"file:{tmp_path}/t.csv", "train")
 
 
 class TestHub:

@@ -1,4 +1,4 @@
-"""Examples of images: what is in them, against what the transforms and mixup are by definition."""
+"""Examples of images against the definitions of transforms and mixup."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ AUGMENT = MIXED["train_transforms"]
 
 @pytest.fixture
 def trained(photos, defaults):
-    """Batches of training end to end, with changes to the section."""
+    """Makes concatenated training batches, with changes to the section."""
 
     def trained(seed, count, **changes):
         examples = ImageExamples(dataclasses.replace(defaults, **changes), photos)
@@ -64,7 +64,7 @@ class TestAugmentation:
         assert len({image.tobytes() for image in images}) > 4
 
     def test_one_example_is_augmented_as_the_chain_says(self, photos, trained):
-        """Against every outcome of the chain, computed one by one."""
+        """It is one of the chain's possible outcomes, computed one by one."""
         out = trained(0, 1, train_transforms=AUGMENT)
         normalise = transforms.parse("normalise(mean=0.5, std=0.25)")
         for index, image in zip(out["index"], out["image"], strict=True):
@@ -74,7 +74,7 @@ class TestAugmentation:
             assert sum(np.array_equal(transforms.apply(normalise, outcome), image) for outcome in outcomes) == 1
 
     def test_mixing_changes_neither_order_nor_augmentation(self, trained):
-        """With a tiny alpha many weights are exactly 1, where nothing is mixed in."""
+        """With a tiny alpha, many weights are exactly 1, so that nothing is mixed in."""
         plain, mixed = (trained(5, 4, train_transforms=AUGMENT, mixup=alpha) for alpha in (0.0, 0.01))
         np.testing.assert_array_equal(plain["index"], mixed["index"])
         whole = mixed["mix"] == 1
@@ -93,7 +93,6 @@ class TestMixup:
             assert min(distances) < 1e-6
             assert mix > 0.99 or photos[int(np.argmin(distances))]["label"] == label
 
-    @pytest.mark.more
     def test_the_weight_is_beta_distributed(self, trained):
         mix = trained(0, 10, **MIXED, batch_size=100)["mix"]
         np.testing.assert_allclose(mix.mean(), 0.5, atol=0.03)

@@ -1,4 +1,4 @@
-"""Each transform against an independent computation of what it means."""
+"""Each transform against an independent computation of its definition."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from scipy import ndimage
 from attention.errors import UsageError
 from train.data.draws import Draws
 from train.data.images import transforms
-from train.data.images.transforms import TRANSFORMS, Flip, PadCrop
+from train.data.images.transforms import TRANSFORMS
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def run(spec, image, seed=0):
 
 
 def smooth(height, width):
-    """A wave without sharp edges, on which interpolations agree."""
+    """Makes a wave without sharp edges, on which interpolations agree."""
     rows, columns = np.mgrid[:height, :width]
     return (128 + 100 * np.sin(rows / 5) * np.cos(columns / 7)).astype(np.uint8)[..., None]
 
@@ -42,7 +42,7 @@ class TestFixed:
     @pytest.mark.parametrize(
         ("spec", "message"),
         [
-            ("normalise(mean=(0.5, 0.5), std=1.0)", "the images have 3 channels: give one number, or one a channel"),
+            ("normalise(mean=(0.5, 0.5), std=1.0)", "the images have 3 channels: give one number, or one per channel"),
             ("pad(to=8)", r"pad\(to=8\) is smaller than an image of 9×7"),
             ("center_crop(size=8)", r"center_crop\(size=8\) is larger than an image of 9×7"),
         ],
@@ -66,10 +66,6 @@ class TestFixed:
         stripes = np.zeros((64, 64, 1), np.uint8)
         stripes[:, ::2] = 255
         np.testing.assert_allclose(run("resize(size=8)", stripes).astype(float), 127.5, atol=8)
-
-    def test_resize_of_the_shorter_side(self, image):
-        assert run("resize(size=14, keep_aspect=True)", image).shape == (18, 14, 3)
-        assert run("resize(size=14, keep_aspect=True)", image.swapaxes(0, 1)).shape == (14, 18, 3)
 
 
 class TestRandom:
@@ -111,39 +107,32 @@ class TestRandom:
         assert max(lefts) > 80
 
     def test_random_resized_crop_of_a_strip(self):
-        """No part of a strip has such a shape and area: the largest within the ratio is taken."""
+        """No part of a strip has such a shape and area, so the largest within the ratio is taken."""
         strip = np.tile(np.arange(100, dtype=np.uint8)[None, :, None], (2, 1, 3))
         for seed in range(20):
             out = run("random_resized_crop(size=8, scale=(1.0, 1.0))", strip, seed)
             assert out.shape == (8, 8, 3)
             assert int(out.max()) - int(out.min()) <= 3
 
-    def test_brightness(self, image):
+    def test_brightness_contrast_and_saturation(self, image):
+        """Contrast keeps the mean and scales the spread; saturation 0 is Pillow's grey, and grey stays."""
         for seed in range(20):
             factor = Draws(seed).uniform(0.6, 1.4)
             out = run("colour_jitter(brightness=0.4)", image, seed)
             np.testing.assert_allclose(out, np.clip(image * factor, 0, 255), atol=0.51)
 
-    def test_contrast_keeps_the_mean_and_scales_the_spread(self):
-        image = np.random.default_rng(0).integers(90, 160, (20, 20, 1), np.uint8)
-        ratios = []
+        dull, ratios = np.random.default_rng(0).integers(90, 160, (20, 20, 1), np.uint8), []
         for seed in range(50):
-            out = run("colour_jitter(contrast=0.5)", image, seed).astype(float)
-            np.testing.assert_allclose(out.mean(), image.mean(), atol=0.3)
-            ratios.append(out.std() / image.std())
+            out = run("colour_jitter(contrast=0.5)", dull, seed).astype(float)
+            np.testing.assert_allclose(out.mean(), dull.mean(), atol=0.3)
+            ratios.append(out.std() / dull.std())
         assert 0.5 <= min(ratios) + 0.01 < 0.6
         assert 1.4 < max(ratios) < 1.51
-
-    def test_saturation_at_zero_is_pillows_grey(self, image):
-        """With the option at 1 the factor reaches down to 0; the smallest of many is close to grey."""
-        grey = np.asarray(Image.fromarray(image).convert("L")).astype(float)
-        distances = [np.abs(run("colour_jitter(saturation=1.0)", image, s) - grey[..., None]).max() for s in range(300)]
-        assert min(distances) < 3
+        grey = np.asarray(Image.fromarray(image).convert("L")).astype(float)[..., None]
+        distances = [np.abs(run("colour_jitter(saturation=1.0)", image, seed) - grey).max() for seed in range(300)]
+        assert min(distances) < 3  # the factor reaches down to 0
         assert max(distances) > 50
-
-    def test_saturation_leaves_grey_alone(self):
-        grey = np.random.default_rng(0).integers(0, 256, (5, 5, 1), np.uint8)
-        np.testing.assert_array_equal(run("colour_jitter(saturation=0.9)", grey), grey)
+        np.testing.assert_array_equal(run("colour_jitter(saturation=0.9)", dull), dull)
 
     def test_rotate(self):
         image = smooth(41, 41)
@@ -183,11 +172,6 @@ class TestRandom:
         np.testing.assert_array_equal(image, before)
 
 
-def test_parse():
-    assert transforms.parse("pad_crop(padding=2)|flip") == (PadCrop(padding=2), Flip(p=0.5))
-    assert transforms.parse("") == ()
-
-
 def test_transforms_are_applied_from_left_to_right():
     image = np.full((2, 2, 1), 255, np.uint8)
     before = transforms.apply(transforms.parse("pad(to=4)|normalise(mean=0.5, std=0.5)"), image)
@@ -207,19 +191,14 @@ def test_without_normalise_images_are_scaled_to_one():
     ("spec", "message"),
     [
         ("filp", r"Unknown image transform 'filp'\. Did you mean 'flip'\? Valid: center_crop, colour_jitter, flip"),
-        ("pad_crop(pading=2)", r"Unknown option of pad_crop 'pading'\. Did you mean 'padding'\? Valid: padding"),
         ("pad_crop(padding=-1)", "padding of pad_crop must be at least 0 and at most 16384, but it is -1"),
-        ("resize(size=0)", "size of resize must be at least 1 and at most 16384, but it is 0"),
-        ("center_crop(size='a')", "size of center_crop must be a whole number"),
         (
             "random_resized_crop(size=8, scale=(0.5, 0.1))",
             r"scale of random_resized_crop must be a low bound, then a high one, but it is \(0.5, 0.1\)",
         ),
-        ("colour_jitter(contrast=-0.1)", "contrast of colour_jitter must be at least 0 and at most"),
         ("normalise(mean=0.5, std=0)", "std of normalise must be at most 16384 and above 0, but it is 0"),
         ("normalise(mean=(0.5, 0.5), std=(1.0, 1.0, 1.0))", "normalise needs as many means as stds"),
         ("normalise(mean=0.5, std=1)|rotate(degrees=5)", "rotate cannot come after normalise in .*; put it before"),
-        ("normalise(mean=0.5, std=1)|normalise(mean=0.5, std=1)", "normalise cannot come after normalise"),
         ("normalise(mean=0.5, std=1)*2", "normalise cannot come after normalise"),
         ("cycle(flip)", r"'cycle\(flip\)' has a cycle, but no layers to repeat in"),
     ],
@@ -236,6 +215,7 @@ class TestOutputShape:
             ("", (8, 8, 1), (8, 8, 1)),
             ("pad(to=32)|pad_crop(padding=4)|flip", (28, 28, 1), (32, 32, 1)),
             ("resize(size=16, keep_aspect=True)", (8, 4, 3), (32, 16, 3)),
+            ("resize(size=14, keep_aspect=True)", (7, 9, 3), (14, 18, 3)),
             ("random_resized_crop(size=112)|flip", (0, 0, 3), (112, 112, 3)),
             ("resize(size=128, keep_aspect=True)|center_crop(size=112)", (0, 0, 3), (112, 112, 3)),
             ("resize(size=24)", (0, 0, 1), (24, 24, 1)),
@@ -248,7 +228,5 @@ class TestOutputShape:
     def test_varying(self, spec):
         with pytest.raises(UsageError, match=r"differ in size and the transforms leave it so: end data.train_trans"):
             transforms.output_shape(transforms.parse(spec), (0, 0, 3))
-
-    def test_images_that_may_be_too_small(self):
         with pytest.raises(UsageError, match="is larger than an image of 1×1; put a resize before it"):
             transforms.output_shape(transforms.parse("center_crop(size=224)"), (0, 0, 3))

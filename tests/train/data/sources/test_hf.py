@@ -1,4 +1,4 @@
-"""Sets of Hugging Face: their rows, classes and versions, and what is wrong with them in words."""
+"""Hugging Face data sets: rows, classes, versions, and mistakes."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from tests.train.data.streams import opened, read
 
 @pytest.fixture
 def place(tmp_path):
-    """Local folders that `datasets` reads, by name, each with parts of rows or of tables."""
+    """Writes local folders that `datasets` reads, with parts made of rows or tables."""
 
     def write(name, **parts):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -67,7 +67,7 @@ def test_translations_are_columns_of_a_column(place, tmp_path):
     assert read(source, **fields, source="translation.en", target="translation.de") == [pair[::-1] for pair in pairs]
     with pytest.raises(UsageError, match=r"data.target_column for hf:.*pairs 'en'\..* Valid: id, translation.de"):
         opened(source, **fields, **sides | {"target": "en"})
-    with pytest.raises(UsageError, match=r"Row 0 of train of hf:.* has 0 in 'id', which is no text"):
+    with pytest.raises(UsageError, match=r"Row 0 of train of hf:.* has 0 in 'id', which is not text"):
         read(source, **fields, **sides | {"source": "id"})
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "train.jsonl").write_text(json.dumps({"translation": {"de": "a", "en": "b"}, "de": "c"}))
@@ -102,7 +102,7 @@ def test_mistakes(texts, place):
         texts(text="review")
     with pytest.raises(UsageError, match=r"Cannot load 'dev' of hf:.*: check the name, the split and the network"):
         texts("dev")
-    with pytest.raises(UsageError, match=r"Row 0 of train of hf:.* has 0 in 'stars', which is no text"):
+    with pytest.raises(UsageError, match=r"Row 0 of train of hf:.* has 0 in 'stars', which is not text"):
         list(texts(text="stars").read())
     fields, source = place("holes", train=[{"text": "a", "stars": 1}, {"text": "b", "stars": None}])
     with pytest.raises(UsageError, match=r"Row 1 of train of hf:.* has no class in 'stars'"):
@@ -116,16 +116,13 @@ def test_without_network(monkeypatch):
         opened("hf:no/such", text="text")
 
 
-def test_scripts_have_a_revision_without(monkeypatch):
+def test_scripts_and_a_missing_package(monkeypatch):
     def refuse(*args, **options):
         raise RuntimeError("Dataset scripts are no longer supported, but found iwslt2017.py")
 
     monkeypatch.setattr("datasets.load_dataset", refuse)
     with pytest.raises(UsageError, match=r"set data.revision='refs/convert/parquet'"):
         opened("hf:iwslt2017", text="text")
-
-
-def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UsageError, match=r"Hub names need the package datasets .*requirements.txt"):
         opened("hf:a/b", text="text")

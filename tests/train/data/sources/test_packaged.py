@@ -1,6 +1,5 @@
-"""The table of sources, those of the packages (digits, captions, the Python manual), and arrays in files."""
+"""The table of sources, the sources inside packages (digits, captions, the Python manual), and arrays in files."""
 
-import pickle
 import sys
 from pydoc_data import topics
 from types import SimpleNamespace
@@ -147,14 +146,7 @@ def test_an_unknown_split_is_named_with_those_there_are(source):
 
 
 class TestArrays:
-    def test_records(self, photos):
-        assert (len(photos), photos.num_classes, photos.image_shape) == (21, 3, (6, 5, 3))
-        assert photos[4]["label"] == 1
-        assert labelled(np.zeros((2, 6, 5), np.uint8), [0, 1]).image_shape == (6, 5, 1)
-        copy = pickle.loads(pickle.dumps(photos))
-        np.testing.assert_array_equal(copy[3]["image"], photos[3]["image"])
-
-    def test_content_changes_with_every_image_and_label(self, photos):
+    def test_content_changes_with_images_and_labels(self, photos):
         images, labels = np.stack([photos[i]["image"] for i in range(4)]), np.arange(4)
         darker, swapped = images.copy(), labels[::-1]
         darker[0, 0, 0, 0] ^= 1
@@ -166,10 +158,8 @@ class TestArrays:
         ("images", "labels", "message"),
         [
             (np.zeros((2, 6, 5)), [0, 1], r"must be uint8 .* but they are float64 \(2, 6, 5\)"),
-            (np.zeros((2, 6), np.uint8), [0, 1], r"must be uint8 .* but they are uint8 \(2, 6\)"),
             (np.zeros((2, 6, 5), np.uint8), [[0], [1]], r"Labels must be integers .* \(2, 1\)"),
             (np.zeros((2, 6, 5), np.uint8), [0, 1, 1], "as many labels as images, and some; got 3 and 2"),
-            (np.zeros((0, 6, 5), np.uint8), np.zeros(0, int), "and some; got 0 and 0"),
             (np.zeros((2, 6, 5), np.uint8), [0, -1], "at least 0 and below 16,777,216, but they go from -1 to 0"),
         ],
     )

@@ -1,4 +1,4 @@
-"""A Marian's tokeniser against sentencepiece itself; `tests/parity` compares it with transformers' own."""
+"""Marian tokenisers against sentencepiece itself; `tests/parity` compares it with transformers' own."""
 
 import io
 import json
@@ -40,7 +40,7 @@ def train(texts, size):
 
 
 def write(folder):
-    """The tokeniser of a tiny Marian as published: its vocabulary has few ids in sentencepiece's order."""
+    """Writes the tokenisers of a tiny Marian model as published: few ids are in sentencepiece's order."""
     models = {"source.spm": train(GERMAN, 60), "target.spm": train(ENGLISH, 55)}
     pieces = ["</s>", "<unk>", ">>fr<<"]
     for name, spm in models.items():
@@ -150,5 +150,5 @@ def test_damaged_files_are_one_sentence(tmp_path, published, file, content, sent
 def test_damaged_json_is_one_sentence(side):
     fields = json.loads(side[0].dumps())
     for changes in ({"spm": "!"}, {"spm": 3}):
-        with pytest.raises(UsageError, match="This is no tokeniser of a Marian"):
+        with pytest.raises(UsageError, match="This is not a Marian tokeniser"):
             tokenisers.loads(json.dumps(fields | changes))

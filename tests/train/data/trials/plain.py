@@ -1,4 +1,4 @@
-"""Trials written down with lists and loops: the same draws in the same order give the same sequences."""
+"""Trials in plain lists and loops: the same draws in the same order give the same sequences."""
 
 import itertools
 import math
@@ -12,7 +12,7 @@ def numbers(draw, bound, count):
 
 
 def shuffled(draw, count, first=None):
-    """0 … count - 1 by their draws; only those below `first` where it is given."""
+    """Sorts 0 … count - 1 by their draws, or only the numbers below `first`."""
     bits = [word >> 1 for word in draw.bits(count).tolist()]
     return sorted(range(count if first is None else first), key=lambda number: (bits[number], number))
 

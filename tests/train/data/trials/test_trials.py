@@ -1,4 +1,4 @@
-"""Trials say what they say: one who knows the rule answers all, and a plain generator writes the same sequences."""
+"""Whoever knows a trial's rule answers everything, and a plain generator writes the same sequences."""
 
 import math
 
@@ -98,7 +98,7 @@ def test_one_who_knows_the_rule_answers_everything(trial, examples):
 
 
 def test_guesses_come_to_chance(trial):
-    """Targets are spread evenly over as many answers as chance says."""
+    """Targets are spread evenly over as many answers as chance implies."""
     found = [made(trial, index) for index in range(400)]
     targets = np.concatenate([example["targets"][example["weight"] > 0] for example in found])
     counts = np.bincount(targets)[np.bincount(targets) > 0]
@@ -108,7 +108,7 @@ def test_guesses_come_to_chance(trial):
 
 
 def stacked_recall(trial, tokens, size):
-    """The last value of a key that stands alone."""
+    """A key that stands alone asks for its last value."""
     known, answers = {}, {}
     for place, (key, value) in enumerate(tokens):
         if value:
@@ -210,20 +210,16 @@ def words(trial, tokens, size):
 SOLVERS = {name: globals()[name] for name in trials.TRIALS}
 
 
-@pytest.mark.parametrize("config", ["cpu", "published"])
-def test_sizes_make_tasks_of_which_each_trial_has_one(config):
-    """And a mistake in the name of a trial is one sentence."""
-    sizes = {"cpu": CPU, "published": PUBLISHED}[config]
-    assert {size.source.partition("(")[0] for size in sizes.values()} == trials.TRIALS.keys()
+@pytest.mark.parametrize(("config", "sizes"), [("cpu", CPU), ("published", PUBLISHED)])
+def test_sizes_make_tasks_of_which_each_trial_has_one(config, sizes):
+    """A mistake in the name of a trial is one sentence."""
+    tried = {spec.partition("(")[0] for spec in SPECS}
+    assert {size.source.partition("(")[0] for size in sizes.values()} == tried == trials.TRIALS.keys()
     for name in sizes:
         made = loading.load(f"configs/trial_{config}.py:{name}")
         assert loading.validate(made.to_dict()).data.trial == trials.parse(sizes[name].source)
     with pytest.raises(UsageError, match="Did you mean 'parity'"):
         loading.load(f"configs/trial_{config}.py:paritys")
-
-
-def test_every_trial_is_tried():
-    assert {spec.partition("(")[0] for spec in SPECS} == trials.TRIALS.keys()
 
 
 @pytest.mark.parametrize(
@@ -241,7 +237,7 @@ def test_groups_are_groups(group, order, abelian):
 
 
 def test_a_sequence_of_recall_is_as_long_as_its_own_size_asks_for():
-    """Though arrays are as long as the greatest size that is tested needs."""
+    """Arrays are as long as the largest tested size needs."""
     trial = trials.parse("recall(size=4, context=16, keys=64)")
     for size, length in ((2, 16), (4, 16), (8, 32)):
         for index in range(20):
@@ -253,7 +249,7 @@ def test_a_sequence_of_recall_is_as_long_as_its_own_size_asks_for():
 
 
 def test_of_longer_words_only_what_is_beyond_the_trained_length_counts():
-    """So that accuracy at a size is that of states which training never reached."""
+    """So accuracy at a size is about states that training never reached."""
     trial = trials.parse("words(size=4, group='S3', tested=(9,))")
     found = trial.example(Draws(draws.TRIAL, 0, 5), 9, 12)
     assert np.flatnonzero(found["weight"]).tolist() == [4, 5, 6, 7, 8]
@@ -262,7 +258,7 @@ def test_of_longer_words_only_what_is_beyond_the_trained_length_counts():
 
 
 def test_questions_of_recall_come_soon_after_the_pairs():
-    """The slots of questions have a power law: with power 1 they are even."""
+    """The slots of questions follow a power law; with power 1 they are uniform."""
 
     def middle(power):
         trial = trials.parse(f"recall(size=4, context=128, power={power})")
