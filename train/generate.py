@@ -36,13 +36,6 @@ class Stream:
         self._written = max(self._written, len(text))
 
 
-def _check_one_model(flags: argparse.Namespace) -> None:
-    if bool(flags.workdir) == bool(flags.published):
-        raise UsageError("Which model writes? Give the --workdir of a run, or a --published model.")
-    if flags.published and (flags.step != "best" or flags.replica):
-        raise UsageError("--published is one model, without steps and replicas; leave out --step and --replica.")
-
-
 def _sampling(flags: argparse.Namespace, temperature: float) -> Sampling:
     """Reads how tokens are chosen; raises a UsageError where draws are restricted but none is made."""
     sampling = Sampling(temperature, flags.top_k, flags.top_p, flags.min_p, flags.repetition_penalty)
@@ -104,7 +97,10 @@ def main(flags: argparse.Namespace) -> None:
     stream = Stream(flags.stop)
     tokens, show = 100 if flags.tokens is None else flags.tokens, stream if len(prompts) == 1 else unseen
     remarks: list[str] = []
-    _check_one_model(flags)
+    if bool(flags.workdir) == bool(flags.published):
+        raise UsageError("Which model writes? Give the --workdir of a run, or a --published model.")
+    if flags.published and (flags.step != "best" or flags.replica):
+        raise UsageError("--published is one model, without steps and replicas; leave out --step and --replica.")
     if flags.workdir:
         language = LanguageModel.of_run(flags.workdir, flags.step, flags.replica, "generate text")
     else:

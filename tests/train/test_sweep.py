@@ -5,7 +5,6 @@ import io
 import json
 import math
 import shlex
-import shutil
 import statistics
 import subprocess
 import sys
@@ -352,11 +351,6 @@ def test_a_trial_as_long_as_a_run_is_not_trained_again(tmp_path, here, monkeypat
     tried = tmp_path / "s/tuning/attention=super/learning_rate=0.03/seed0"
     assert (first / "result.json").read_bytes() == (tried / "result.json").read_bytes()
     assert sum(path.parts[0] == "tuning" for path in trained) == 6
-    shutil.rmtree(first)
-    capsys.readouterr()
-    assert sweep.main(tuned(tmp_path / "s", "--tune-beyond=0", "--print", length="1")) == 0
-    assert capsys.readouterr().out == ""
-    assert (first / "result.json").is_file()
 
 
 def test_a_trial_that_fails_for_another_reason_is_not_counted(tmp_path, here, monkeypatch, capsys):

@@ -7,7 +7,7 @@ import pytest
 from attention import UsageError
 from tests.analysis.tried import SETTINGS
 from train import trials
-from train.grids import cells, matching, pool, trying
+from train.grids import cells, pool, trying
 from train.grids.cells import Cell
 from train.grids.trial_table import MADE, TrialTable
 
@@ -226,8 +226,7 @@ def test_a_cell_whose_tuning_failed_leaves_the_others_to_be_tested(tmp_path, mon
                 (path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
         return {path: pool.FAILED if "linear" in path.parts else pool.FINISHED for path in todo}
 
-    examined = matching.Examined(["", ""], 0, 1)
-    monkeypatch.setattr(trying.matching, "in_new_process", lambda *arguments: examined)
+    monkeypatch.setattr(trying.matching, "in_new_process", lambda *arguments: (["", ""], 0, 1))
     monkeypatch.setattr(trying.running, "run_all", run_all)
     monkeypatch.setattr(trying, "_write_page", lambda path: None)
     command = ["delta", "linear", "--only=recall", "--seeds=2", "--rates=1e-3", f"--workdir={tmp_path}"]

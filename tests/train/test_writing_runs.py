@@ -278,12 +278,6 @@ def test_prompts_of_a_file_are_continued_until_a_stop_string(gpt, tmp_path, caps
     assert capsys.readouterr().out == "\n\n".join(cut) + "\n"
 
 
-@pytest.mark.more
-def test_more_tokens_than_were_trained_on_are_said_to_be(gpt, capsys):
-    assert generate.main(["--workdir", str(gpt), "--prompt", "x", "--tokens", "16"]) == 0
-    assert "17 tokens are more than the 16 of training" in capsys.readouterr().err
-
-
 def test_a_single_text_is_written_as_it_grows(capsys):
     stream = generate.Stream(["ab"])
     for text, added in (("x", ""), ("xy\N{REPLACEMENT CHARACTER}", "x"), ("xyé", "y"), ("xyéa", "é")):

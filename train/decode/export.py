@@ -71,11 +71,11 @@ def _lines(directory: Path, architecture: Architecture, step: int, replica: int,
     result: dict[str, Any] = workdir.read_result(directory, replica) if finished else {}
     data = read_json(directory / "data.json", "give another run")
     yield from ("---", "library_name: transformers", "tags: [attention-bench]", "---", "", f"# {directory.name}", "")
-    yield f"A {architecture.title} of {parameters:,} parameters, after step {step} of a training by the attention bench"
-    yield f"at commit {result.get('git', 'unknown')}."
+    yield f"A {architecture.title} with {parameters:,} parameters, after step {step} of training with"
+    yield f"the attention bench at commit {result.get('git', 'unknown')}."
     yield from ("", "## How to load it", "", "```python", f"from transformers import {architecture.transformers}", "")
     yield from (f'model = {architecture.transformers}.from_pretrained("FOLDER")', "```", "")
-    texts = "The tokenisers are beside it, in the attention bench's form: `data.tokeniser=file:FOLDER/tokeniser.json`."
+    texts = "Its tokenisers are in the attention bench's format: `data.tokeniser=file:FOLDER/tokeniser.json`."
     images = "Its images are transformed as `data.eval_transforms` says."
     yield images if config["task"] == "image_classification" else texts
     yield from ("", "## Metrics", "")

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import math
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,9 @@ from attention.errors import UsageError
 from models.files import read_text
 from train.cli.files import read_record, write_json
 from train.config.schema import Config
-from train.grids import pool, running
+from train.grids import pool, running, tuning
 from train.grids.matching import Request
 from train.grids.trial_table import MADE, TrialTable
-from train.grids.tuning import APART
 from train.loading.leaves import flatten
 from train.run.workdir import read_config, read_result
 
@@ -54,7 +51,7 @@ class Cell:
 
     def tuning(self) -> dict[Path, list[str]]:
         """Lists the runs that choose a rate, whose seeds are never tested."""
-        seeds = range(APART, APART + self.tuning_seeds)
+        seeds = range(tuning.APART, tuning.APART + self.tuning_seeds)
         return {self._run(rate, seed): self._flags(rate, seed) for rate in self.rates for seed in seeds}
 
     def tested(self, rate: str) -> dict[Path, list[str]]:
@@ -85,7 +82,7 @@ class Cell:
 
     def tried(self) -> Tried:
         """Reads the validation accuracies with each rate; returns {} until all runs have ended."""
-        diverged, seeds = self._diverged, range(APART, APART + self.tuning_seeds)
+        diverged, seeds = self._diverged, range(tuning.APART, tuning.APART + self.tuning_seeds)
         if not all(pool.is_finished(path) or path in diverged for path in self.tuning()):
             return {}
         return {rate: [_validated(self._run(rate, seed)) for seed in seeds] for rate in self.rates}
@@ -135,22 +132,12 @@ class Cell:
 def _why_no_rate(tried: Tried) -> str:
     if not tried:
         return "not all rates have been tried"
-    return "with every rate, the loss of a seed was not finite" if all_diverged(tried) else ""
+    return "with every rate, the loss of a seed was not finite" if tuning.all_diverged(tried) else ""
 
 
-def all_diverged(tried: Tried) -> bool:
-    """Tells whether some seed diverged with every rate."""
-    return all(None in scores for scores in tried.values())
-
-
-def best(tried: Mapping[str, Sequence[float | None]]) -> str:
-    """Chooses the rate with the best mean; rates with which a seed diverged come last, and the lowest wins a tie."""
-
-    def rank(rate: str) -> tuple[float, float]:
-        scores = tried[rate]
-        return (-math.inf if None in scores else statistics.fmean(scores)), -float(rate)
-
-    return max(tried, key=rank)
+def best(tried: Tried) -> str:
+    """Chooses the best rate, of equal ones the lowest; see `tuning.best`."""
+    return tuning.best({rate: tried[rate] for rate in sorted(tried, key=float)})
 
 
 def plain_settings(config: Config | Mapping[str, Any]) -> dict[str, Any]:

@@ -79,25 +79,18 @@ class Prepared:
     together: int  # how many runs that differ only in seed or learning rate one program may train
 
 
-@dataclasses.dataclass(frozen=True)
-class Examined:
-    """The result of `examined`; see `Prepared`."""
-
-    reasons: Sequence[str]  # why each setting cannot be trained; '' where it can
-    jobs: int
-    together: int
-
-
 def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function in a new process, and waits until that has ended."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
-def examined(requests: Sequence[Request]) -> Examined:
-    """Checks every setting as a run does, and gives reasons in place of errors.
+def examine(requests: Sequence[Request]) -> tuple[list[str], int, int]:
+    """Checks every setting as a run does.
 
-    On a CPU, runs are trained apart: one on each core is faster than several in one program.
+    Returns:
+      The reason why each setting cannot be trained, '' where it can; and `jobs` and `together` of `Prepared`. On a CPU,
+      runs are trained apart, since one on each core is faster than several in one program.
     """
     reasons, together = [], 1 if jax.default_backend() == "cpu" else MOST
     for request in requests:
@@ -108,7 +101,7 @@ def examined(requests: Sequence[Request]) -> Examined:
             reasons.append("")
         except UsageError as error:
             reasons.append(str(error).removeprefix(f"{request.name}: "))
-    return Examined(reasons, _jobs(), together)
+    return reasons, _jobs(), together
 
 
 def prepare(requests: Sequence[Request], baselines: Sequence[Request], equal: str, replicas: str) -> Prepared:

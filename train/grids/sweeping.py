@@ -61,9 +61,8 @@ class Plan:
             requests[sweep.baseline(values) if flags.equal and request.name not in known else values]
             for values, request in requests.items()
         ]
-        prepared = matching.in_new_process(
-            matching.prepare, [*requests.values()], baselines, flags.equal, flags.replicas
-        )
+        arguments = [*requests.values()], baselines, flags.equal, flags.replicas
+        prepared = matching.in_new_process(matching.prepare, *arguments)
         seeds = grid.seeds(before["seeds"] if before else [], prepared.seed, flags.seeds, flags.workdir)
         chosen = {name: {**known.get(name, {}), **new} for name, new in prepared.chosen.items()}
         tried = {name: cell["tried"] for name, cell in kept.items() if "tried" in cell}

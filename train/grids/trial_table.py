@@ -38,7 +38,7 @@ class TrialTable:
         trials = all(fits(_Trial, trial) for trial in table.trials.values())
         rows = trials and all(_is_row(row, table.trials) for row in table.rows)
         if not rows or not all(fits(_HowMade, call) for call in table.made):
-            raise UsageError(f"{path} is no table of trials, or it was damaged; make it anew with train.trials.")
+            raise UsageError(f"{path} is no table of trials, or it was damaged; make it again with train.trials.")
         return table
 
     @classmethod
@@ -141,8 +141,8 @@ def check_alike(trial: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) 
     if name := difference(ours, theirs):
         first, second = ours["settings"][name], theirs["settings"][name]
         raise UsageError(
-            f"The tables do not compare: in the trial {trial}, {name} was {first!r} and {second!r}; "
-            "make one of them anew."
+            f"The tables are not comparable: in the trial {trial}, {name} was {first!r} and {second!r}; "
+            "make one of them again."
         )
 
 

@@ -14,7 +14,7 @@ from models.fields import LAYERS
 from models.mechanisms import resolve
 from train import cli
 from train.data.trials.sizes import CPU, PUBLISHED
-from train.grids import cells, matching, pool, running
+from train.grids import cells, matching, pool, running, tuning
 from train.grids.cells import Cell
 from train.grids.trial_table import FIRST, TrialTable, check_alike, difference
 from train.loading import PACKAGE
@@ -44,7 +44,7 @@ def cells_of(flags: argparse.Namespace) -> list[Cell]:
         resolve(spec, LAYERS)  # finds misspellings; a mechanism that does not fit a trial has the reason in its cell
     folders = set(map(pool.name_of, named))
     if len(folders) < len(named) or max(map(len, folders)) > LONGEST:
-        raise UsageError(f"Mechanisms need folders of different names, of at most {LONGEST} letters; write them anew.")
+        raise UsageError(f"Mechanisms need folders with different names of at most {LONGEST} letters; rewrite them.")
     for trial in trials:
         check_known("trial", trial, known)
     rates = tuple(map(str.strip, flags.rates.split(",")))
@@ -55,7 +55,7 @@ def cells_of(flags: argparse.Namespace) -> list[Cell]:
 
 
 def before(asked: Sequence[Cell]) -> TrialTable:
-    """Reads the other cells of the table; raises a UsageError where they do not compare with those that are asked for.
+    """Reads the table's other cells; raises a UsageError where their settings differ from those of `asked`.
 
     The settings of trials that have no other cell are left out.
     """
@@ -77,15 +77,16 @@ def run(flags: argparse.Namespace) -> int:
     asked = cells_of(flags)
     others, path = before(asked), asked[0].directory / cells.TABLE
     print(f"Checking {len(asked)} cells", flush=True)
-    examined = matching.in_new_process(matching.examined, [cell.request for cell in asked])
-    possible = [cell for cell, reason in zip(asked, examined.reasons, strict=True) if not reason]
-    outcomes = _train(flags.jobs, examined, {cell: cell.tuning() for cell in possible})
+    reasons, jobs, together = matching.in_new_process(matching.examine, [cell.request for cell in asked])
+    possible = [cell for cell, reason in zip(asked, reasons, strict=True) if not reason]
+    jobs = flags.jobs or jobs
+    outcomes = _train({cell: cell.tuning() for cell in possible}, jobs, together)
     if pool.STOPPED not in outcomes.values():
         outcomes = {path: outcome for path, outcome in outcomes.items() if outcome == pool.FAILED}
         tried = {cell: scores for cell in possible if (scores := cell.tried())}
-        rates = {cell: cells.best(scores) for cell, scores in tried.items() if not cells.all_diverged(scores)}
-        outcomes |= _train(flags.jobs, examined, {cell: cell.tested(rate) for cell, rate in rates.items()})
-    table = TrialTable.merged([others, *map(Cell.table, asked, examined.reasons)])
+        rates = {cell: cells.best(scores) for cell, scores in tried.items() if not tuning.all_diverged(scores)}
+        outcomes |= _train({cell: cell.tested(rate) for cell, rate in rates.items()}, jobs, together)
+    table = TrialTable.merged([others, *map(Cell.table, asked, reasons)])
     table.write(path)
     print(_with_baselines(table).text())
     _write_page(path)
@@ -93,7 +94,7 @@ def run(flags: argparse.Namespace) -> int:
     return running.sum_up(outcomes, "") if outcomes else cli.DONE
 
 
-def _train(jobs: int, examined: matching.Examined, parts: Mapping[Cell, running.Runs]) -> dict[Path, str]:
+def _train(parts: Mapping[Cell, running.Runs], jobs: int, together: int) -> dict[Path, str]:
     """Trains runs of cells, and prints the line of each cell whose tested seeds have finished."""
     runs = {path: flags for cell, part in parts.items() for path, flags in cell.left(part).items()}
     if not runs:
@@ -106,7 +107,7 @@ def _train(jobs: int, examined: matching.Examined, parts: Mapping[Cell, running.
             print(table.text(), flush=True)
 
     directory = next(iter(parts)).directory
-    outcomes = running.run_all(runs, jobs or examined.jobs, examined.together, directory, show)
+    outcomes = running.run_all(runs, jobs, together, directory, show)
     for cell in parts:
         cell.note(outcomes)
     return outcomes
@@ -128,7 +129,7 @@ def _write_page(path: Path) -> None:
 
 def _merge(paths: Sequence[Path], out: Path | None) -> int:
     if out is None:
-        raise UsageError("Where does the joined table go? Give an --out.")
+        raise UsageError("Where does the merged table go? Give an --out.")
     table = TrialTable.merged([TrialTable.read(path) for path in paths])
     table.write(out)
     print(table.text(), *table.remarks(), f"The table is in {out}.", sep="\n")

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import math
 import shutil
+import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -64,14 +65,8 @@ class Tuning:
         return values[:most]
 
     def best(self, scores: Mapping[str, Scores]) -> str:
-        """Chooses the value with the best mean over seeds; values with which a seed diverged come last."""
-
-        def mean(seeds: Scores) -> float:
-            if None in seeds:
-                return -math.inf
-            return sum(seeds) / len(seeds) * (1 if self.highest else -1)
-
-        return max(scores, key=lambda value: mean(scores[value]))
+        """Chooses a value; see `best`."""
+        return best(scores, self.highest)
 
     def trials(self, requests: Iterable[Request], tried: Tried, seed: int, directory: Path) -> Trials:
         """Plans the trials that have no scores yet; `seed` is the runs' first one."""
@@ -124,6 +119,22 @@ class Tuning:
         return read_result(path)["best"]["validation"][self.metric] if pool.is_finished(path) else None
 
 
+def best(scores: Mapping[str, Scores], highest: bool = True) -> str:
+    """Chooses the value with the best mean over seeds; values with which a seed diverged come last."""
+
+    def mean(seeds: Scores) -> float:
+        if None in seeds:
+            return -math.inf
+        return statistics.fmean(seeds) * (1 if highest else -1)
+
+    return max(scores, key=lambda value: mean(scores[value]))
+
+
+def all_diverged(scores: Mapping[str, Scores]) -> bool:
+    """Tells whether a seed diverged with every value."""
+    return all(None in seeds for seeds in scores.values())
+
+
 def _beyond(values: Sequence[str], end: int) -> str:
     last, before = float(values[end]), float(values[1 if end == 0 else -2])
     return f"{last * last / before:.3g}"
@@ -140,7 +151,7 @@ def read(flags: argparse.Namespace, values: Sequence[str], example: Request, tak
     check(Values, ",".join(values), f"--tune={field or 'FIELD'}")
     check(Part, flags.tune_length, "--tune-length")
     if field in (*taken, "train.length"):
-        raise UsageError(f"--tune={field} cannot be: something else decides {field}; give it to one flag alone.")
+        raise UsageError(f"--tune={field} cannot be: another flag decides {field}; leave one out.")
     configs = [example.but({field: value}).config for value in values]
     task = tasks.find(configs[0].task)
     rule = RULE + EXTENDED.format(beyond) * (beyond > 0)
@@ -150,5 +161,5 @@ def read(flags: argparse.Namespace, values: Sequence[str], example: Request, tak
 
 def check_finite(name: str, values: Mapping[str, Scores]) -> None:
     """Raises a UsageError where a setting diverged with every value."""
-    if all(None in seeds for seeds in values.values()):
+    if all_diverged(values):
         raise UsageError(f"{name} cannot be trained with any of {', '.join(values)}: the loss was not finite.")

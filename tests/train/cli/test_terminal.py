@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from attention.errors import visible
 from tests.conftest import ROOT
 from tests.sizes import more
 from tests.train.conftest import arguments
@@ -85,25 +84,9 @@ def test_the_runs_of_a_sweep_go_on(tmp_path):
     assert len(list((tmp_path / "runs").rglob("result.json"))) == 2
 
 
-STEERING = [
-    "\x1b]0;title\x07",
-    "\x1bP",
-    "\x90",
-    "\x9d0;title\x9c",
-    "\x9b2J",
-    "\x85",
-    "\u202e",
-    "\u2066",
-    "\u200f",
-    "\u2028",
-]
-PLAIN = "é\tα\n日本 👩\u200d👩 ±"  # a joiner of emoji is none of them
-
-
-@pytest.mark.parametrize("control", [*STEERING, "\x1b[31m", "\r", "\0", "\x08"])
-def test_what_would_steer_a_terminal_is_shown(control):
-    assert visible(f"a{control}b") == f"a{repr(control)[1:-1]}b"
-    assert visible(PLAIN) == PLAIN
+STEERING = ["\x1b]0;title\x07", "\x1bP", "\x90", "\x9d0;title\x9c", "\x9b2J", "\x85"]
+STEERING += ["\u202e", "\u2066", "\u200f", "\u2028", "\0", "\x08"]
+PLAIN = "é\tα 日本 👩\u200d👩 ±"  # a joiner of emoji is none of them
 
 
 def printed(text, on_a_terminal, **options):
@@ -117,7 +100,8 @@ def printed(text, on_a_terminal, **options):
 @pytest.mark.parametrize("control", STEERING)
 @pytest.mark.parametrize("on_a_terminal", [False, True])
 def test_whatever_a_program_prints_is_escaped(control, on_a_terminal):
-    assert printed(f"a{control}", on_a_terminal, verbatim=False) == f"a{repr(control)[1:-1]}"
+    shown = printed(f"{PLAIN}{control}", on_a_terminal, verbatim=False)
+    assert shown == f"{PLAIN}{repr(control)[1:-1]}"
 
 
 def test_a_terminal_gets_colours_and_bars_and_a_file_gets_neither():

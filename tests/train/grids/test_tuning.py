@@ -107,8 +107,8 @@ def test_what_came_of_trials_is_read_but_for_those_that_stopped(tmp_path):
     [
         ("model.depth", ("2",), "1/3", "--tune=model.depth must be at least two rising numbers above 0, .* is '2'"),
         (RATE, ("3e-3", "1e-3"), "1/3", "but it is '3e-3,1e-3'"),
-        ("model.width", ("8", "16"), "1/3", "something else decides model.width"),
-        ("train.length", ("8", "16"), "1/3", "something else decides train.length"),
+        ("model.width", ("8", "16"), "1/3", "another flag decides model.width"),
+        ("train.length", ("8", "16"), "1/3", "another flag decides train.length"),
         ("model.depth", ("1", "2"), "3/2", "--tune-length must be a fraction above 0 and up to 1"),
     ],
 )

@@ -61,13 +61,6 @@ def task_of(folder, name, **changes):
 
 
 @pytest.mark.more
-def test_an_indifferent_model_has_the_perplexity_of_its_vocabulary(folder, name):
-    task = task_of(folder, name)
-    metrics = measured(task, zero(task))
-    assert metrics["perplexity"] == pytest.approx(task.corpus.tokeniser.size, rel=1e-5)
-
-
-@pytest.mark.more
 def test_nothing_depends_on_batches_and_their_padding(folder, name):
     params = noisy(task_of(folder, name))
     changes = ({}, {"data__eval_batch_size": 7}, {"data__buckets": "10"})
