@@ -1,4 +1,4 @@
-"""A sweep that is killed, resumed and reported, and all that is refused before anything is trained."""
+"""A sweep that is killed, resumed and reported, and what is refused before anything is trained."""
 
 import contextlib
 import io
@@ -35,7 +35,7 @@ def directly(function, *arguments):
 
 @pytest.fixture
 def here(monkeypatch):
-    """Configs are looked at in this process, which needs no start."""
+    """Configs are checked in this process, since another one takes long to start."""
     monkeypatch.setattr(matching, "in_new_process", directly)
 
 
@@ -95,7 +95,7 @@ def test_a_killed_sweep_is_resumed_and_every_run_stands_once(swept):
 
 @pytest.mark.more
 def test_seeds_and_rates_of_one_program_are_the_runs_that_each_alone_would_be(tmp_path, here, capsys):
-    """A run whose rate is too high diverges in either, and the others are what they are without it."""
+    """A run whose rate is too high diverges either way, and changes no other run."""
     over = "optimizer.learning_rate=1e-3,3e-3,1e30"
     changes = {"optimizer__clip": 0.0, "optimizer__warmup": "0 steps"}
     found = {}
@@ -208,7 +208,7 @@ def test_what_was_matched_is_written_and_kept(tmp_path, here, monkeypatch, capsy
 
 
 class Submitit(types.ModuleType):
-    """What `submitit` has, and what was asked of it."""
+    """Stands in for `submitit`, and records what it is asked for."""
 
     def __init__(self):
         super().__init__("submitit")

@@ -1,4 +1,4 @@
-"""A table of trials: its cells, what cannot be tried, and tables that are joined."""
+"""A table of trials: its cells, what cannot be tried, and tables that are merged."""
 
 import json
 
@@ -153,7 +153,7 @@ def test_kept_cells_stand_behind_those_that_were_trained_here():
 
 
 def test_the_kept_table_is_one_whose_trials_are_as_they_are_now():
-    """Else nobody's new row would stand beside it."""
+    """Otherwise no new row would stand beside it."""
     kept = TrialTable.read(trying.KEPT)
     for trial, of in kept.trials.items():
         now = cell_of(trying.KEPT.parent, trial=trial).settings()
@@ -198,7 +198,6 @@ def test_what_does_not_compare_is_refused_before_anything_is_trained(tmp_path, c
 
 
 def test_a_mechanism_that_does_not_fit_is_no_error_beside_kept_cells(tmp_path):
-    """Its cell has the reason."""
     asked = cell_of(tmp_path, "delta|linear", "stacked")
     kept = {"stacked": {"settings": asked.settings(), "chance": 0.1}}
     TrialTable(kept, [OTHER | {"trial": "stacked"}], [CALL]).write(tmp_path / cells.TABLE)
@@ -206,7 +205,6 @@ def test_a_mechanism_that_does_not_fit_is_no_error_beside_kept_cells(tmp_path):
 
 
 def test_a_cell_whose_tuning_failed_leaves_the_others_to_be_tested(tmp_path, monkeypatch):
-    """And the program says that something failed."""
     begun = []
 
     def run_all(todo, jobs, most, directory, ended):
@@ -241,7 +239,7 @@ def test_a_cell_whose_tuning_failed_leaves_the_others_to_be_tested(tmp_path, mon
 
 @pytest.mark.more
 def test_a_mechanism_is_tried_and_what_cannot_be_has_its_reason(tmp_path, capsys, monkeypatch):
-    """On a trial of two steps; called again, nothing is trained anew."""
+    """The trial has two steps; the same command trains nothing again."""
     small = {
         "train.length": "2 steps",
         "data.train_examples": "64",

@@ -1,4 +1,4 @@
-"""Runs on text, of translation and of captioning: resumed bit for bit, measured again, and what they write."""
+"""Runs of language models, translation and captioning: resumed bit for bit, measured again, and what they write."""
 
 import functools
 import json
@@ -54,14 +54,14 @@ def command(name, workdir):
 
 
 def runs(*names):
-    """Of which those that are like another are for long tests."""
+    """Parametrizes a test by configs; those that resemble another are for long tests."""
     long = ("mlm_pydoc", "seq2seq_dates")
     return pytest.mark.parametrize("name", [pytest.param(name, marks=[LONG] * (name in long)) for name in names])
 
 
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory):
-    """From a config's name to its finished run."""
+    """Maps a config's name to its finished run."""
 
     @functools.cache
     def run(name):
@@ -253,7 +253,7 @@ def test_generation_continues_prompts_and_follows_its_seed(gpt, capsys):
 
 
 def test_what_is_said_of_a_text_stands_below_it(gpt):
-    """Both streams are one, as on a terminal."""
+    """Both streams go to one place, as on a terminal."""
     command = [sys.executable, "-m", "train.generate", f"--workdir={gpt}", "--prompt=The ", "--tokens=16", "--stop=~~~"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
     *text, speed, length = done.stdout.splitlines()
@@ -300,7 +300,7 @@ def test_answers_leave_out_the_prompt():
 
 @runs("translate_dates", "seq2seq_dates")
 def test_sentences_and_files_are_translated_alike(name, run_of, tmp_path, capsys):
-    """The line of an empty sentence is empty, and so is that of one that is too long, which is named and counted."""
+    """Empty and too long sentences give empty lines; the latter are counted and named."""
     flags, source, out = [f"--workdir={run_of(name)}", "--step=last"], tmp_path / "in.txt", tmp_path / "out.txt"
     assert translate.main([*flags, *SENTENCES]) == 0
     printed = capsys.readouterr().out.rstrip("\n").split("\n")

@@ -19,9 +19,13 @@ def conversation(source: str, turns: Sequence[Mapping[str, str]]) -> tuple[str, 
 
     Each turn has a `role`, such as `user`, and its `content`.
     """
+    try:
+        import jinja2.sandbox
+    except ImportError as error:
+        raise UsageError("Chat templates need the package jinja2: pip install jinja2.") from error
     settings = read_json(hugging_face.find(source, CONFIG), "give another model")
     special = {name: _text(settings[name]) for name in ("bos_token", "eos_token") if settings.get(name)}
-    template, jinja2 = _template(source, settings), _jinja2()
+    template = _template(source, settings)
     try:
         made = _environment(jinja2).from_string(template)
         text = made.render(messages=list(turns), add_generation_prompt=True, **special)
@@ -43,14 +47,6 @@ def _template(source: str, settings: Mapping[str, Any]) -> str:
 
 def _text(token: Any) -> str:
     return str(token.get("content", "")) if isinstance(token, dict) else str(token)
-
-
-def _jinja2() -> ModuleType:
-    try:
-        import jinja2.sandbox
-    except ImportError as error:
-        raise UsageError("Chat templates need the package jinja2: pip install jinja2.") from error
-    return jinja2
 
 
 def _environment(jinja2: ModuleType) -> Any:

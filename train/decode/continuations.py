@@ -52,8 +52,12 @@ def continuations(
         raise UsageError("A stop string is empty, and every text contains that; give at least one character.")
     tokeniser, context, end = language.tokeniser, language.context, language.end
     if chat:
-        prompts, ending = _conversations(language, prompts)
-        stop, end = [*stop, *filter(None, [ending])], tokeniser.special.get("end", end)
+        if not language.published:
+            raise UsageError("The run started from no published model, so it has no chat template; leave out --chat.")
+        turns = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        written = [chats.conversation(language.published, turn) for turn in turns]
+        prompts, stop = [text for text, _ in written], [*stop, *filter(None, [written[0][1]])]
+        end = tokeniser.special.get("end", end)
     encoded = _encoded(prompts, tokeniser, context, chat)
     texts, spent = [], np.zeros(2)
     for first in range(0, len(encoded), TOGETHER):
@@ -101,14 +105,6 @@ class Texts:
     def spent(self) -> np.ndarray:
         """Counts the seconds and tokens since the first call, before which programs are compiled."""
         return np.subtract(self._times[-1], self._times[0])
-
-
-def _conversations(language: LanguageModel, prompts: Sequence[str]) -> tuple[list[str], str]:
-    """Writes a conversation with each prompt, and the text that ends an answer."""
-    if not language.published:
-        raise UsageError("The run started from no published model, so it has no chat template; leave out --chat.")
-    written = [chats.conversation(language.published, [{"role": "user", "content": text}]) for text in prompts]
-    return [text for text, _ in written], written[0][1]
 
 
 def _encoded(prompts: Sequence[str], tokeniser: Tokeniser, context: int, marked: bool = False) -> list[np.ndarray]:

@@ -90,8 +90,11 @@ class Cell:
     def table(self, reason: str = "") -> TrialTable:
         """Makes the table of this cell alone; where it has no accuracy yet, it has the reason instead."""
         tried = {} if reason else self.tried()
-        reason = reason or _why_no_rate(tried)
-        if not reason:
+        if not reason and not tried:
+            reason = "not all rates have been tried"
+        elif not reason and tuning.all_diverged(tried):
+            reason = "with every rate, the loss of a seed was not finite"
+        elif not reason:
             rate, diverged = best(tried), self._diverged
             paths = list(self.tested(rate))
             results = {path: read_result(path) for path in paths if pool.is_finished(path)}
@@ -127,12 +130,6 @@ class Cell:
     @property
     def _folder(self) -> Path:
         return self.directory / self.trial / pool.name_of(self.spec)
-
-
-def _why_no_rate(tried: Tried) -> str:
-    if not tried:
-        return "not all rates have been tried"
-    return "with every rate, the loss of a seed was not finite" if tuning.all_diverged(tried) else ""
 
 
 def best(tried: Tried) -> str:

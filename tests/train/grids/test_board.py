@@ -1,4 +1,4 @@
-"""A terminal shows the means of a sweep so far, below its lines; a log has the lines alone."""
+"""A terminal shows a sweep's means so far below its lines; a log has only the lines."""
 
 import sys
 from pathlib import Path

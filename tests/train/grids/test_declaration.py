@@ -1,4 +1,4 @@
-"""What a declaration must say, and one sentence for each that does not."""
+"""What a declaration must say, and the sentence about one that does not."""
 
 import json
 

@@ -18,7 +18,7 @@ def run(seed, rate="", *more):
 
 
 def programs(runs, most):
-    """Of each: the flags of its own, and the names of its members."""
+    """Each program's own flags, and the names of its members."""
     groups = group_runs(dict(runs), most, SWEEP)
     assert sorted(member for one in groups.values() for member in one.members) == sorted(dict(runs))
     flags = [[flag.removeprefix("--config.") for flag in one.flags if flag not in COMMON] for one in groups.values()]
@@ -69,7 +69,7 @@ def test_a_program_of_one_run_trains_in_its_folder_and_another_beside_them():
 
 
 def test_programs_of_other_rates_have_other_folders_and_the_same_has_the_same():
-    """A sweep that was stopped and goes on with other rates would else meet another config in its folder."""
+    """Otherwise a sweep that continues with other rates would find another config in its folder."""
     made = [[run(seed, rate) for rate in rates for seed in (0, 1)] for rates in (("0.1", "0.2"), ("0.1", "0.4"))]
     first, other, again = ([*group_runs(dict(runs), 4, SWEEP)] for runs in (*made, made[0]))
     assert first == again

@@ -1,4 +1,4 @@
-"""Masked tokens: losses, the fixed masks of evaluation, and baselines on the same positions."""
+"""Masked tokens: losses, the fixed masks of evaluation, and baselines at the same positions."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Losses of pairs, padded or not, and what the model's own translations score."""
+"""Losses of pairs, padded or not, and the scores of the model's own translations."""
 
 import chex
 import jax
