@@ -110,7 +110,9 @@ def take_apart(place: Path, members: Sequence[Path]) -> list[Path]:
         if pool.is_finished(member):
             continue
         member.mkdir(parents=True, exist_ok=True)
-        write_json(member / "config.json", _config_of(config, result))
+        rate = {"learning_rate": result["learning_rate"]} if "learning_rate" in result else {}
+        sections = {"optimizer": config["optimizer"] | rate, "train": config["train"] | {"replicas": 1, "rates": ()}}
+        write_json(member / "config.json", config | {"seed": result["seed"]} | sections)
         for path in place.iterdir():
             if path.is_file() and path.suffix == ".json" and path.name not in ("config.json", "result.json"):
                 shutil.copyfile(path, member / path.name)
@@ -142,15 +144,6 @@ def take_apart(place: Path, members: Sequence[Path]) -> list[Path]:
 
 def _members_file(place: Path) -> Path:
     return place.with_name(f"{place.name}.{MEMBERS}")
-
-
-def _config_of(config: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes the config of a replica's own run."""
-    optimizer = config["optimizer"]
-    if "learning_rate" in result:
-        optimizer = optimizer | {"learning_rate": result["learning_rate"]}
-    alone = config["train"] | {"replicas": 1, "rates": ()}
-    return {**config, "seed": result["seed"], "optimizer": optimizer, "train": alone}
 
 
 def _divided(line: Mapping[str, Any], count: int) -> dict[str, Any]:
