@@ -186,52 +186,43 @@ def test_runs_of_other_tasks_do_not_write(program, config, flags, message, tmp_p
 
 NO_DRAW = "restrict draws, and none is made; add --temperature=1."
 NO_SENTENCES = "Give sentences to translate, or --input=FILE and --output=FILE."
+MISTAKES = {
+    (generate, "gpt_pydoc"): [
+        (["--prompts=no-such-file"], "no-such-file"),
+        (["--prompt=x", "--stop="], "A stop string is empty"),
+        (["--prompt="], "The prompt '' has no token"),
+        ([f"--prompt={'x' * 17}"], "has 17 tokens, but the model was trained on 16 at a time"),
+        (["--prompt=x", "--step=7"], "--step=7 has no checkpoint; choose last, best or one of"),
+        (["--prompt=x", "--top-p=2"], "top_p must be above 0 and at most 1"),
+        (["--prompt=x", "--top-p=0.9", "--temperature=0"], NO_DRAW),
+        (["--prompt=x", "--published=y"], "Give the --workdir of a run, or a --published model"),
+        (["--prompt=x", "--chat"], "started from no published model, so it has no chat template"),
+        (["--prompt=x", "--tokens=0"], "At least one token must be asked for"),
+        (["--prompt=x", "--samples=0"], "There is no prompt; give at least one, and --samples of at"),
+        (["--prompt=caf\udce9"], "is no text in UTF-8"),
+    ],
+    (generate, "caption_digits"): [
+        (["--image=none.png"], "cannot be read"),
+        (["--image=none.png", "--prompt=a"], "give one of both"),
+        (["--image=none.png", "--top-k=3"], NO_DRAW),
+        (["--image=none.png", "--tokens=0"], "max_length must be at least 1"),
+    ],
+    (translate, "translate_dates"): [
+        ([], NO_SENTENCES),
+        (["--input=a"], NO_SENTENCES),
+        (["text", "--input=a", "--output=b"], NO_SENTENCES),
+        (["--input=a", "--output=b", "--alignment=c.png"], "--alignment draws one sentence"),
+        (["--input=nowhere.txt", "--output=b"], "nowhere.txt"),
+        (["text", "--beams=-1"], "beams must be at least 1"),
+        (["text", "--beams=2", "--temperature=1"], "2 beams are searched, not drawn"),
+        (["text", f"--seed={2**32}"], "--seed must be at least 0 and below 2**32"),
+        ([SENTENCES[0], "en de " + "x" * 99], "has more than the 64 tokens that the model was trained for"),
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    ("program", "name", "flags", "message"),
-    [
-        *(
-            (generate, "gpt_pydoc", flags, message)
-            for flags, message in [
-                (["--prompts", "no-such-file"], "no-such-file"),
-                (["--prompt", "x", "--stop", ""], "A stop string is empty"),
-                (["--prompt", ""], "The prompt '' has no token"),
-                (["--prompt", "x" * 17], "has 17 tokens, but the model was trained on 16 at a time"),
-                (["--prompt", "x", "--step", "7"], "--step=7 has no checkpoint; choose last, best or one of"),
-                (["--prompt", "x", "--top-p", "2"], "top_p must be above 0 and at most 1"),
-                (["--prompt", "x", "--top-p", "0.9", "--temperature", "0"], NO_DRAW),
-                (["--prompt", "x", "--published", "y"], "Give the --workdir of a run, or a --published model"),
-                (["--prompt", "x", "--chat"], "started from no published model, so it has no chat template"),
-                (["--prompt", "x", "--tokens", "0"], "At least one token must be asked for"),
-                (["--prompt", "x", "--samples", "0"], "There is no prompt; give at least one, and --samples of at"),
-                (["--prompt", "caf\udce9"], "is no text in UTF-8"),
-            ]
-        ),
-        *(
-            (generate, "caption_digits", ["--image=none.png", *flags], message)
-            for flags, message in [
-                ([], "cannot be read"),
-                (["--prompt=a"], "give one of both"),
-                (["--top-k=3"], NO_DRAW),
-                (["--tokens=0"], "max_length must be at least 1"),
-            ]
-        ),
-        *(
-            (translate, "translate_dates", flags, message)
-            for flags, message in [
-                ([], NO_SENTENCES),
-                (["--input=a"], NO_SENTENCES),
-                (["text", "--input=a", "--output=b"], NO_SENTENCES),
-                (["--input=a", "--output=b", "--alignment=c.png"], "--alignment draws one sentence"),
-                (["--input=nowhere.txt", "--output=b"], "nowhere.txt"),
-                (["text", "--beams=-1"], "beams must be at least 1"),
-                (["text", "--beams=2", "--temperature=1"], "2 beams are searched, not drawn"),
-                (["text", f"--seed={2**32}"], "--seed must be at least 0 and below 2**32"),
-                ([SENTENCES[0], "en de " + "x" * 99], "has more than the 64 tokens that the model was trained for"),
-            ]
-        ),
-    ],
+    ("program", "name", "flags", "message"), [(*key, *row) for key, rows in MISTAKES.items() for row in rows]
 )
 def test_mistakes_are_one_sentence(program, name, flags, message, run_of, capsys):
     assert message in refused(program, [f"--workdir={run_of(name)}", *flags], capsys)
