@@ -33,7 +33,7 @@ from train.state import Params
 FOLDER = "together"  # within a sweep: programs of several runs, until the runs are in their own folders
 MEMBERS = "members.json"
 SEED, RATE = "seed", "optimizer.learning_rate"
-ALL = ("replica", "seed", "learning_rate", "mean", "std")  # entries of a result that only runs trained together have
+JOINT = ("replica", "seed", "learning_rate", "mean", "std")  # entries of a result that only runs trained together have
 Flags = Sequence[str]  # of `train.main`
 Runs = Mapping[Path, Flags]  # by work directory
 Ended = Callable[[Path], None]  # called with a work directory
@@ -93,7 +93,7 @@ def _blocks(by_rate: Mapping[str, Mapping[int, Path]], most: int) -> Iterator[tu
 
 
 def take_apart(place: Path, members: Sequence[Path]) -> list[Path]:
-    """Moves each replica of a finished program to its own work directory, with the files of a run by itself.
+    """Moves each replica of a finished program to its own work directory, as a run of its own.
 
     Seconds are divided evenly. The best and the last parameters are kept for evaluation, but not the state from which a
     training continues. Returns the replicas that diverged, which have a record and no result.
@@ -135,7 +135,7 @@ def take_apart(place: Path, members: Sequence[Path]) -> list[Path]:
         if examples:
             own = {n: array if n == "index" else array[replica : replica + 1] for n, array in examples.items()}
             np.savez_compressed(member / EXAMPLES, **own)
-        own = {name: value for name, value in result.items() if name not in ALL}
+        own = {name: value for name, value in result.items() if name not in JOINT}
         write_json(member / "result.json", _divided(own, len(members)) | {"together": len(members)})  # written last
     shutil.rmtree(place)
     _members_file(place).unlink()

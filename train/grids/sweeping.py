@@ -119,10 +119,6 @@ class Plan:
         return runs
 
 
-def _then(directory: Path) -> str:
-    return f"python -m analysis.report {directory} makes tables of what has finished."
-
-
 def _give(todo: Runs, flags: argparse.Namespace) -> int:
     """Prints or submits the runs that have not finished; returns the exit code."""
     left = {path: run_flags for path, run_flags in todo.items() if not pool.is_finished(path)}
@@ -162,6 +158,7 @@ def run(flags: argparse.Namespace, ended: Ended = lambda path: None) -> int:
         raise UsageError("--config.train.replicas cannot be: --replicas decides it.")
     before, sweep = grid.read(flags.workdir), asked(flags)
     prints = flags.print or flags.slurm is not None
+    then = f"python -m analysis.report {flags.workdir} makes tables of what has finished."
     if not prints:
         names = [cell.name for cell in sweep.cells.values()]
         more = [f"and {len(names) - LISTED} more"] if len(names) > LISTED else []
@@ -177,7 +174,7 @@ def run(flags: argparse.Namespace, ended: Ended = lambda path: None) -> int:
         plan.tried = plan.sweep.tune.scored(plan.tried, trials, outcomes)
         plan.write()
         if any(value not in plan.tried.get(name, {}) for name, value in trials):
-            return _give(todo, flags) if prints else sum_up(outcomes, _then(flags.workdir))
+            return _give(todo, flags) if prints else sum_up(outcomes, then)
     plan.tune()
     plan.write()
     todo = plan.runs()
@@ -185,4 +182,4 @@ def run(flags: argparse.Namespace, ended: Ended = lambda path: None) -> int:
         plan.sweep.tune.reuse(plan.chosen, todo)
     if prints:
         return _give(todo, flags)
-    return sum_up(run_all(todo, jobs, most, flags.workdir, ended), _then(flags.workdir))
+    return sum_up(run_all(todo, jobs, most, flags.workdir, ended), then)
