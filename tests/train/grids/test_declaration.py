@@ -8,7 +8,7 @@ from attention import UsageError
 from train.grids import declaration
 
 COMPARISON = {
-    "name": "more heads",
+    "name": "heads",
     "settings": ["heads=4"],
     "baselines": ["heads=1"],
     "claim": "better",
