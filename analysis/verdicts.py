@@ -139,7 +139,7 @@ def table(found: Found, declared: Declaration | None = None) -> ResultTable:
     plain = [sweep["declaration"] for sweep in found.sweeps if sweep.get("declaration")]
     if declared is None and (len(found.sweeps) != 1 or not plain):
         return ResultTable(())
-    declared = declared or declaration.of(plain[0], "sweep.json")
+    declared = declared or declaration.parse(plain[0], "sweep.json")
     metric = metrics.find(declared.metric)
     titles = [f"difference in {metric.title}" if name == "difference" else name for name in TITLES]
     rows = [_cells(verdict, metric) for verdict in judge(found, declared)]

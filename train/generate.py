@@ -20,31 +20,24 @@ from train.generation.search import Search
 
 
 class Stream:
-    """Writes one text as it grows, but for what may change: half a character, or the beginning of a stop string."""
+    """Prints a text as it grows, except what may still change: half a character, or the start of a stop string."""
 
     def __init__(self, stop: Sequence[str] = ()):
         self._written, self._held = 0, max((len(string) - 1 for string in stop), default=0)
 
     def __call__(self, place: int, text: str) -> None:
-        """Writes what is settled of the text so far."""
+        """Prints the part of the text that is settled."""
         settled = text.rstrip("\N{REPLACEMENT CHARACTER}")
         self.finish(settled[: max(len(settled) - self._held, 0)])
 
     def finish(self, text: str, end: str = "") -> None:
-        """Writes the rest of the text."""
+        """Prints the rest of the text."""
         print(text[self._written :], end=end, flush=True)
         self._written = max(self._written, len(text))
 
 
-def _check_one_model(flags: argparse.Namespace) -> None:
-    if bool(flags.workdir) == bool(flags.published):
-        raise UsageError("Which model writes? Give the --workdir of a run, or a --published model.")
-    if flags.published and (flags.step != "best" or flags.replica):
-        raise UsageError("--published is one model, without steps and replicas; leave out --step and --replica.")
-
-
 def _sampling(flags: argparse.Namespace, temperature: float) -> Sampling:
-    """Makes what draws tokens; raises a UsageError where none is drawn but draws are restricted."""
+    """Reads how tokens are chosen; raises a UsageError where draws are restricted but none is made."""
     sampling = Sampling(temperature, flags.top_k, flags.top_p, flags.min_p, flags.repetition_penalty)
     if not temperature and (flags.top_k or flags.top_p < 1 or flags.min_p):
         raise UsageError("--top-k, --top-p and --min-p restrict draws, and none is made; add --temperature=1.")
@@ -73,24 +66,24 @@ def _captions(flags: argparse.Namespace) -> list[str]:
     __doc__,
     cli.flag("--workdir", type=Path, help="the run's folder"),
     cli.flag("--published", metavar="DIR|NAME", help="folder of a published model, or its name on the hub"),
-    cli.flag("--prompt", action="append", default=[], help="text to continue; may be given again"),
-    cli.flag("--prompts", metavar="FILE", type=Path, help="text file with a prompt a line"),
-    cli.flag("--image", action="append", default=[], type=Path, help="image to describe; may be given again"),
-    cli.flag("--tokens", type=int, help="number of tokens to add, default 100; the most tokens of a caption"),
-    cli.flag("--temperature", type=float, help="of draws, default 1; 0, as of captions, takes the most probable token"),
+    cli.flag("--prompt", action="append", default=[], help="text to continue; may be repeated"),
+    cli.flag("--prompts", metavar="FILE", type=Path, help="text file with a prompt on each line"),
+    cli.flag("--image", action="append", default=[], type=Path, help="image to describe; may be repeated"),
+    cli.flag("--tokens", type=int, help="the most tokens to add, default 100; for captions the run's"),
+    cli.flag("--temperature", type=float, help="default 1, for captions 0, which takes the most probable token"),
     cli.flag("--top-k", type=int, default=0, help="draw from the N most probable tokens; 0 means all"),
     cli.flag("--top-p", type=float, default=1.0, help="draw from the most probable tokens of this total probability"),
-    cli.flag("--min-p", type=float, default=0.0, help="draw only tokens of this share of the highest probability"),
-    cli.flag("--repetition-penalty", type=float, default=1.0, help="divides the logits of tokens that have occurred"),
-    cli.flag("--stop", action="append", default=[], help="text before which to end; may be given again"),
-    cli.flag("--chat", action="store_true", help="prompts are turns of a user, in the model's chat template"),
-    cli.flag("--samples", type=int, default=1, help="number of continuations of each prompt"),
+    cli.flag("--min-p", type=float, default=0.0, help="draw only tokens with this share of the highest probability"),
+    cli.flag("--repetition-penalty", type=float, default=1.0, help="divide the logits of tokens that have occurred"),
+    cli.flag("--stop", action="append", default=[], help="text before which to end; may be repeated"),
+    cli.flag("--chat", action="store_true", help="write prompts as a user's turns, in the model's chat template"),
+    cli.flag("--samples", type=int, default=1, help="number of continuations for each prompt"),
     *cli.WRITING,
     verbatim=True,
 )
 def main(flags: argparse.Namespace) -> None:
-    """Prints the continuations, a single one as it grows; or the captions of images, a line each."""
-    from train.decode.continuations import continuations, tell, unseen  # after what answers --help
+    """Prints continuations, a single one as it grows, or captions, one on each line."""
+    from train.decode.continuations import continuations, tell, unseen  # only here, so that --help answers at once
     from train.decode.language_models import LanguageModel
     from train.mesh import compilation
 
@@ -104,7 +97,10 @@ def main(flags: argparse.Namespace) -> None:
     stream = Stream(flags.stop)
     tokens, show = 100 if flags.tokens is None else flags.tokens, stream if len(prompts) == 1 else unseen
     remarks: list[str] = []
-    _check_one_model(flags)
+    if bool(flags.workdir) == bool(flags.published):
+        raise UsageError("Which model writes? Give the --workdir of a run, or a --published model.")
+    if flags.published and (flags.step != "best" or flags.replica):
+        raise UsageError("--published is one model, without steps and replicas; leave out --step and --replica.")
     if flags.workdir:
         language = LanguageModel.of_run(flags.workdir, flags.step, flags.replica, "generate text")
     else:

@@ -14,7 +14,7 @@ from train.generation.translation_scores import scores, signatures
 
 
 def _aligned(translations: Path, references: Path) -> tuple[list[str], list[str]]:
-    """Reads the lines of both files; a UsageError names the first line that has no counterpart."""
+    """Reads the lines of both files; raises a UsageError, which names the first line without a counterpart."""
     given, needed = ([line.rstrip("\r\n") for line in lines.read(path)] for path in (translations, references))
     ours, theirs = ("translation", translations, given), ("reference", references, needed)
     for (kind, path, few), (_, other, many) in ((ours, theirs), (theirs, ours)):
@@ -29,7 +29,7 @@ def _aligned(translations: Path, references: Path) -> tuple[list[str], list[str]
 
 @cli.program(
     __doc__,
-    cli.flag("--translations", type=Path, required=True, metavar="FILE", help="a file with one sentence a line"),
+    cli.flag("--translations", type=Path, required=True, metavar="FILE", help="a file with one sentence on each line"),
     cli.flag("--references", type=Path, required=True, metavar="FILE", help="a file with as many lines"),
 )
 def main(flags: argparse.Namespace) -> None:

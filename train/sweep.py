@@ -20,13 +20,13 @@ from pathlib import Path
 from train import cli
 
 REPLICAS = ("auto", "yes", "no")
-EQUAL = ("parameters", "flops")  # of `matching.EQUAL`, which takes long to import
+EQUAL = ("parameters", "flops")  # the names in `matching.EQUAL`, which takes long to import
 SEVERAL = {"action": "append", "default": []}
 
 
 def run(flags: argparse.Namespace, ended: Callable[[Path], None] = lambda path: None) -> int:
-    """Trains, prints or submits the runs that are left; see `sweeping.run`."""
-    from train.grids import sweeping  # after what answers --help
+    """Trains, prints or submits the runs that have not finished; see `sweeping.run`."""
+    from train.grids import sweeping  # only here, so that --help answers at once
 
     return sweeping.run(flags, ended)
 
@@ -35,22 +35,20 @@ main = cli.program(
     __doc__,
     cli.flag("--config", required=True, metavar="FILE[:ARGUMENT]", help="the experiment"),
     cli.OVERRIDES,
-    cli.flag("--workdir", type=Path, required=True, metavar="DIR", help="the folder of the sweep"),
-    cli.flag(
-        "--over", **SEVERAL, metavar="FIELD=VALUE,VALUE", help="a field to vary with its values; may be given again"
-    ),
-    cli.flag("--seeds", type=cli.count, default=1, help="number of seeds of each setting, from the config's on"),
+    cli.flag("--workdir", type=Path, required=True, metavar="DIR", help="the sweep's folder"),
+    cli.flag("--over", **SEVERAL, metavar="FIELD=VALUE,VALUE", help="a field to vary and its values; may be repeated"),
+    cli.flag("--seeds", type=cli.count, default=1, help="number of seeds for each setting, from the config's on"),
     cli.flag("--jobs", type=cli.count, default=0, help="runs at a time; default one for each CPU, one on accelerators"),
     cli.flag("--replicas", default="auto", choices=REPLICAS, help="seeds and rates in one program; auto where it pays"),
-    cli.flag("--equal", default="", choices=EQUAL, help="what to match with the first value of --over"),
-    cli.flag("--also", **SEVERAL, metavar="FIELD=VALUE,...", help="a setting beside the grid; may be given again"),
+    cli.flag("--equal", default="", choices=EQUAL, help="what to match with the first value of the first --over"),
+    cli.flag("--also", **SEVERAL, metavar="FIELD=VALUE,...", help="a setting beside the grid; may be repeated"),
     cli.flag("--tune", default="", metavar="FIELD=VALUE,...", help="values to try; each setting trains with its best"),
-    cli.flag("--tune-length", default="1/3", metavar="PART", help="length of a trial, as a part of the run's"),
-    cli.flag("--tune-seeds", type=cli.count, default=1, help="number of seeds of each value that is tried"),
-    cli.flag("--tune-apart", action="store_true", help="try values on seeds that no run has"),
-    cli.flag("--tune-beyond", default="2", choices=("0", "2"), help="values that may be added at ends"),
+    cli.flag("--tune-length", default="1/3", metavar="PART", help="length of a trial, as a part of a run's"),
+    cli.flag("--tune-seeds", type=cli.count, default=1, help="number of seeds to try each value with"),
+    cli.flag("--tune-apart", action="store_true", help="try values with seeds that no run has"),
+    cli.flag("--tune-beyond", default="2", choices=("0", "2"), help="number of values that may be added at ends"),
     cli.flag("--declare", type=Path, metavar="FILE", help="a JSON file with the question and the comparisons"),
-    cli.flag("--print", action="store_true", help="print one command for each run, and train nothing"),
+    cli.flag("--print", action="store_true", help="print a command for each run, and train nothing"),
     cli.flag("--slurm", nargs="?", const="", metavar="NAME=VALUE,...", help="submit the runs with submitit"),
     lasting=True,
 )(run)

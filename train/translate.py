@@ -1,4 +1,4 @@
-"""Translate with a trained model: sentences, or a file with one sentence a line.
+"""Translate sentences, or a file with one sentence on each line, with a trained model.
 
 python -m train.translate --workdir=runs/dates "fr de lundi 2 mars 2020"
 python -m train.translate --workdir=runs/recurrent "en fr Monday, March 2, 2020" --alignment=alignment.png
@@ -20,18 +20,18 @@ from train.generation.search import Search
     __doc__,
     cli.flag("text", nargs="*", help="sentences to translate"),
     cli.flag("--workdir", type=Path, required=True, help="the run's folder"),
-    cli.flag("--input", type=Path, help="a file with one sentence a line, in place of sentences"),
-    cli.flag("--output", type=cli.new_file, help="the file for its translations, one a line"),
-    cli.flag("--alignment", type=cli.new_file, help="a picture of what the first translation attends to"),
-    cli.flag("--beams", type=int, default=0, help="number of beams, 1 is greedy; default the run's"),
+    cli.flag("--input", type=Path, help="a file with one sentence on each line, in place of sentences"),
+    cli.flag("--output", type=cli.new_file, help="the file for the translations, one on each line"),
+    cli.flag("--alignment", type=cli.new_file, help="the file for a picture of what the first translation attends to"),
+    cli.flag("--beams", type=int, default=0, help="number of beams; 1 is greedy search; default the run's"),
     cli.flag("--length-penalty", type=float, help="length penalty of beam search; default the run's"),
-    cli.flag("--temperature", type=float, default=0.0, help="temperature of draws; 0 takes the most probable token"),
+    cli.flag("--temperature", type=float, default=0.0, help="temperature; 0 takes the most probable token"),
     *cli.WRITING,
     verbatim=True,
 )
 def main(flags: argparse.Namespace) -> int:
     """Translates sentences or a file; returns 1 where some lines were too long."""
-    from train.decode import alignment, translator  # after what answers --help
+    from train.decode import alignment, translator  # only here, so that --help answers at once
     from train.mesh import compilation
 
     compilation.keep_programs()

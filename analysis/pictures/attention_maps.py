@@ -280,7 +280,7 @@ def of_translator(translator: Translator, text: str) -> dict[str, TextMaps]:
     weights = alignment.layers(translator.model, translator.params, source, read)
     reads, writes = alignment.words(translator.source, source), alignment.words(translator.target, target)
     sides = {"cross": (writes, reads), "encoder": (reads, reads), "decoder": (writes, ["<s>", *writes[:-1]])}
-    by_stack = {stack: {p: layer for p, layer in weights.items() if _stack_of(p) == stack} for stack in STACKS}
+    by_stack = {stack: {p: layer[0] for p, layer in weights.items() if _stack_of(p) == stack} for stack in STACKS}
     return {
         stack: TextMaps.of(*sides[stack], layers, translator.params, stack == "decoder", rolls=stack != "cross")
         for stack, layers in by_stack.items()

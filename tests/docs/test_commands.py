@@ -29,7 +29,7 @@ def desk(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # of what is run in processes of its own
     monkeypatch.setattr(pool, "run_all", reader.runs_in_turn)
-    monkeypatch.setattr(matching, "apart", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(matching, "in_new_process", lambda function, *arguments: function(*arguments))
     rows, fast = dict(mechanisms.MECHANISMS), jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)  # programs of two steps: compiling is all there is
     yield tmp_path

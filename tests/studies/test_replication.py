@@ -295,10 +295,12 @@ TRAINING = """
 def test_when_the_time_is_over_runs_are_saved_and_the_next_call_goes_on(page, swept, monkeypatch, capsys):
     study = dataclasses.replace(SMALL, config="configs/vit_digits.py", over=(), fields=(), seeds=2)
     monkeypatch.setitem(replication.ALL, "mnist", study)
-    monkeypatch.setattr(matching, "apart", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(matching, "in_new_process", lambda function, *arguments: function(*arguments))
     start = [sys.executable, "-c", textwrap.dedent(TRAINING), swept / "attention=super,heads=1"]
     monkeypatch.setattr(pool, "command", lambda flags, path: [*start, path])
-    monkeypatch.setattr(running, "joined", lambda todo, *_: {path: running.Joint(todo[path], (path,)) for path in todo})
+    monkeypatch.setattr(
+        running, "group_runs", lambda todo, *_: {path: running.RunGroup(todo[path], (path,)) for path in todo}
+    )
     monkeypatch.setattr(pool, "shares", lambda jobs: [{0}])  # one at a time
     again = swept.parents[1] / "again"
     call = [f"--runs={again}", "--seconds=3000", "--only", "mnist"]

@@ -1,4 +1,4 @@
-"""A table of trials: its cells, what cannot be tried, and tables that are joined."""
+"""A table of trials: its cells, what cannot be tried, and tables that are merged."""
 
 import json
 
@@ -7,8 +7,8 @@ import pytest
 from attention import UsageError
 from tests.analysis.tried import SETTINGS
 from train import trials
-from train.grids import cells, matching, pool, trying
-from train.grids.cells import Cell, Choice
+from train.grids import cells, pool, trying
+from train.grids.cells import Cell
 from train.grids.trial_table import MADE, TrialTable
 
 SETTINGS = SETTINGS | {"data.source": "recall", "train.length": "9 steps", "tuning.rates": [1e-3, 3e-3]}
@@ -40,7 +40,13 @@ def written(tmp_path, name, *rows, **call):
 
 
 OTHER = ROW | {"spec": "linear"}
-CHOICE = Choice(tuple(trials.RATES.split(",")), 2)
+
+
+RATES = tuple(trials.RATES.split(","))
+
+
+def cell_of(directory, spec="delta", trial="recall", rates=RATES, tuning_seeds=2):
+    return Cell(trial, spec, directory, rates, tuning_seeds, 5)
 
 
 @pytest.mark.parametrize(
@@ -55,32 +61,26 @@ def test_the_best_mean_is_chosen_without_divergence_and_of_equal_ones_the_lowest
     assert cells.best(tried) == chosen
 
 
-def test_rates_are_chosen_on_seeds_that_are_not_tested(tmp_path):
-    cell = Cell("recall", "delta", tmp_path)
+def test_rates_are_chosen_on_seeds_that_are_not_tested_and_each_has_its_own_folders(tmp_path):
+    """A seed that was tested with one rate is never taken for that of another."""
+    cell = cell_of(tmp_path, rates=("1e-3", "3e-3"))
     tuning, tested = (
         {flag for flags in runs.values() for flag in flags if "seed=" in flag}
-        for runs in (cell.tuning(Choice(("1e-3", "3e-3"), 2)), cell.tested("1e-3", 5))
+        for runs in (cell.tuning(), cell.tested("1e-3"))
     )
-    assert len(tuning) == 2
-    assert len(tested) == 5
-    assert not tuning & tested
-
-
-def test_another_rate_has_other_folders(tmp_path):
-    """So that seeds that were tested with one rate are never taken for those of another."""
-    cell = Cell("recall", "delta", tmp_path)
-    assert not cell.tested("1e-3", 3).keys() & cell.tested("3e-3", 3).keys()
+    assert (len(tuning), len(tested), tuning & tested) == (2, 5, set())
+    assert not cell.tested("1e-3").keys() & cell.tested("3e-3").keys()
 
 
 def test_a_seed_that_diverged_is_kept_and_not_trained_again(tmp_path):
-    cell, choice = Cell("recall", "delta", tmp_path), Choice(("1e-3",), 2)
-    first, second = cell.tuning(choice)
+    cell = cell_of(tmp_path, rates=("1e-3",))
+    first, second = cell.tuning()
     cell.note({first: pool.DIVERGED, second: pool.FAILED})
-    assert [*cell.left(cell.tuning(choice))] == [second]
-    assert cell.tried(choice) == {}  # one has neither finished nor diverged
+    assert [*cell.left(cell.tuning())] == [second]
+    assert cell.tried() == {}  # one has neither finished nor diverged
     cell.note({second: pool.DIVERGED})
-    assert cell.tried(choice) == {"1e-3": [None, None]}
-    assert "with every rate, the loss of a seed was not finite" in cell.table(choice, 5, "").rows[0]["reason"]
+    assert cell.tried() == {"1e-3": [None, None]}
+    assert "with every rate, the loss of a seed was not finite" in cell.table().rows[0]["reason"]
 
 
 def test_a_table_shows_means_seeds_that_solved_chance_and_reasons(tmp_path):
@@ -153,10 +153,10 @@ def test_kept_cells_stand_behind_those_that_were_trained_here():
 
 
 def test_the_kept_table_is_one_whose_trials_are_as_they_are_now():
-    """Else nobody's new row would stand beside it."""
+    """Otherwise no new row would stand beside it."""
     kept = TrialTable.read(trying.KEPT)
     for trial, of in kept.trials.items():
-        now = Cell(trial, "delta", trying.KEPT.parent).settings(CHOICE)
+        now = cell_of(trying.KEPT.parent, trial=trial).settings()
         assert now | of["settings"] == now, trial
 
 
@@ -182,18 +182,14 @@ def test_mistakes_are_one_sentence(arguments, message, capsys, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(("flags", "folder"), [([], "runs/trials"), (["--full"], "runs/trials_published")])
-def test_small_and_full_sizes_have_folders_of_their_own(flags, folder, monkeypatch):
-    found = []
-    monkeypatch.setattr(trying.Asked, "before", lambda asked: found.append(asked) or 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        trials.run(trials.main.parser().parse_args(["delta", "--rates=1e-3, 3e-3", *flags]))
-    assert str(found[0].directory) == folder
-    assert found[0].choice.plain == {"tuning.rates": [1e-3, 3e-3], "tuning.seeds": 2}
+def test_small_and_full_sizes_have_folders_of_their_own(flags, folder):
+    cell, *_ = trying.cells_of(trials.main.parser().parse_args(["delta", "--rates=1e-3, 3e-3", *flags]))
+    assert str(cell.directory) == folder
+    assert (cell.rates, cell.tuning_seeds) == (("1e-3", "3e-3"), 2)
 
 
 def test_what_does_not_compare_is_refused_before_anything_is_trained(tmp_path, capsys):
-    cell = Cell("stacked", "linear", tmp_path)
-    settings = cell.settings(CHOICE) | {"train.length": "7 steps"}
+    settings = cell_of(tmp_path, trial="stacked").settings() | {"train.length": "7 steps"}
     kept = {"stacked": {"settings": settings, "chance": 0.1}}
     TrialTable(kept, [OTHER | {"trial": "stacked"}], [CALL]).write(tmp_path / cells.TABLE)
     assert trials.main(["delta", "--only=stacked", f"--workdir={tmp_path}"]) == 2
@@ -202,16 +198,13 @@ def test_what_does_not_compare_is_refused_before_anything_is_trained(tmp_path, c
 
 
 def test_a_mechanism_that_does_not_fit_is_no_error_beside_kept_cells(tmp_path):
-    """Its cell has the reason."""
-    cell = Cell("stacked", "linear", tmp_path)
-    kept = {"stacked": {"settings": cell.settings(CHOICE), "chance": 0.1}}
+    asked = cell_of(tmp_path, "delta|linear", "stacked")
+    kept = {"stacked": {"settings": asked.settings(), "chance": 0.1}}
     TrialTable(kept, [OTHER | {"trial": "stacked"}], [CALL]).write(tmp_path / cells.TABLE)
-    asked = trying.Asked([Cell("stacked", "delta|linear", tmp_path)], CHOICE, 5, tmp_path)
-    assert [row["spec"] for row in asked.before().rows] == ["linear"]
+    assert [row["spec"] for row in trying.before([asked]).rows] == ["linear"]
 
 
 def test_a_cell_whose_tuning_failed_leaves_the_others_to_be_tested(tmp_path, monkeypatch):
-    """And the program says that something failed."""
     begun = []
 
     def run_all(todo, jobs, most, directory, ended):
@@ -231,8 +224,7 @@ def test_a_cell_whose_tuning_failed_leaves_the_others_to_be_tested(tmp_path, mon
                 (path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
         return {path: pool.FAILED if "linear" in path.parts else pool.FINISHED for path in todo}
 
-    examined = matching.Examined(["", ""], "cpu", 1)
-    monkeypatch.setattr(trying.matching, "apart", lambda *arguments: examined)
+    monkeypatch.setattr(trying.matching, "in_new_process", lambda *arguments: (["", ""], 0, 1))
     monkeypatch.setattr(trying.running, "run_all", run_all)
     monkeypatch.setattr(trying, "_write_page", lambda path: None)
     command = ["delta", "linear", "--only=recall", "--seeds=2", "--rates=1e-3", f"--workdir={tmp_path}"]
@@ -247,7 +239,7 @@ def test_a_cell_whose_tuning_failed_leaves_the_others_to_be_tested(tmp_path, mon
 
 @pytest.mark.more
 def test_a_mechanism_is_tried_and_what_cannot_be_has_its_reason(tmp_path, capsys, monkeypatch):
-    """On a trial of two steps; called again, nothing is trained anew."""
+    """The trial has two steps; the same command trains nothing again."""
     small = {
         "train.length": "2 steps",
         "data.train_examples": "64",
@@ -255,8 +247,10 @@ def test_a_mechanism_is_tried_and_what_cannot_be_has_its_reason(tmp_path, capsys
         "data.eval_batch_size": "10",
         "model.width": "8",
     }
-    monkeypatch.setattr(Cell, "_shared", property(lambda cell: _shared(cell, small)))
-    command = ["delta", " delta | linear", "--only=stacked", "--seeds=1", "--rates=1e-3,3e-3", f"--workdir={tmp_path}"]
+    monkeypatch.setattr(Cell, "_trial", property(lambda cell: on_small(cell, small)))
+    monkeypatch.setattr(trying.matching, "in_new_process", lambda function, *arguments: function(*arguments))
+    command = ["delta", " delta | linear", "--only=stacked", "--seeds=1", "--rates=1e-3,3e-3", "--tuning-seeds=1"]
+    command.append(f"--workdir={tmp_path}")
     assert trials.main(command) == 0
     table = json.loads((tmp_path / cells.TABLE).read_text())
     row, refused = table["rows"]
@@ -266,27 +260,27 @@ def test_a_mechanism_is_tried_and_what_cannot_be_has_its_reason(tmp_path, capsys
     assert row["cache_bytes"] > 0
     assert "2" in refused["reason"]
     assert refused["spec"] == "delta|linear"  # however it was spaced
+    assert "delta in stacked" in (tmp_path / cells.TABLE).with_suffix(".html").read_text()
+    monkeypatch.setattr(trying, "_write_page", lambda path: None)
     capsys.readouterr()
     assert trials.main(command) == 0
     assert json.loads((tmp_path / cells.TABLE).read_text()) == table
-    assert trials.main(["linear", *command[2:]]) == 0  # the others stay
+    assert trials.main(["linear|delta", *command[2:]]) == 0  # the others stay
     assert [row["spec"] for row in json.loads((tmp_path / cells.TABLE).read_text())["rows"]] == [
         "delta",
         "delta|linear",
-        "linear",
+        "linear|delta",
     ]
     assert trials.main(["retention", *command[2:4], "--rates=1e-3", command[-1]]) == 2
-    page = (tmp_path / cells.TABLE).with_suffix(".html").read_text()
-    assert "delta in stacked" in page
     assert "tuning.rates was [0.001, 0.003] and [0.001]" in capsys.readouterr().err.replace("\n", " ")
     (tmp_path / cells.TABLE).unlink()  # the runs themselves say what they are
-    monkeypatch.setattr(Cell, "_shared", property(lambda cell: _shared(cell, small | {"model.width": "16"})))
+    monkeypatch.setattr(Cell, "_trial", property(lambda cell: on_small(cell, small | {"model.width": "16"})))
     assert trials.main(command) == 2
     assert "was trained with model.width=8, which is 16 now" in capsys.readouterr().err.replace("\n", " ")
 
 
-SHARED = Cell._shared.fget
+TRIAL = Cell._trial.fget
 
 
-def _shared(cell, small):
-    return SHARED(cell).but(small)
+def on_small(cell, small):
+    return TRIAL(cell).but(small)

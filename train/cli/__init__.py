@@ -1,11 +1,12 @@
 """The command line of every program: flags, help, mistakes in one sentence, exit codes and colours.
 
-Exit codes are 0 for done, 1 for failed, 2 for a mistake of the user's, 4 for a loss that is not finite, 130 after
-Ctrl-C, and 141 where nobody reads what a program prints. One process of several that fails alone ends with 3.
+Exit codes: 0 done, 1 failed, 2 the user's mistake, 3 one of several processes failed alone, 4 a loss that is not
+finite, 130 after Ctrl-C, 141 when nobody reads what a program prints.
 """
 
 import argparse
 import contextlib
+import ctypes
 import functools
 import os
 import re
@@ -20,13 +21,15 @@ from typing import Any
 
 from attention.defining import files as code
 from attention.errors import UsageError, check_known, shortened, unknown, visible
-from train.cli import allocation, files, terminal
+from train.cli import files, terminal
 
 DONE, FAILED, MISTAKE, ALONE, DIVERGED, INTERRUPTED = 0, 1, 2, 3, 4, 130
-MOST = 2**16  # of devices, processes or seeds: each is made
-HELP_COLUMN = 26  # where explanations start at the latest
+MOST = 2**16  # the most devices, processes or seeds, each of which is made
+HELP_COLUMN = 26  # the rightmost column in which explanations start
 OVERRIDE = "--config."
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # the latter are what Python makes of bytes that are not UTF-8
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # Python reads bytes that are not UTF-8 as the latter
+# The options of glibc's mallopt, as <malloc.h> numbers them: MMAP_MAX, TRIM_THRESHOLD, TOP_PAD and ARENA_MAX.
+_KEEPING = {-4: 0, -1: 2**31 - 1, -2: 2**28, -8: 1}
 _COMMAND = re.compile(r"(?:taskset .*)?(python -m [\w.]+)")
 
 
@@ -36,20 +39,20 @@ def run(
     lasting: bool = False,
     verbatim: bool = False,
 ) -> int:
-    """Runs a program, reports its mistake once if it makes one, and gives the exit code.
+    """Runs a program, reports the user's mistake if there is one, and returns the exit code.
 
     Args:
-      program: The program, which may give an exit code of its own.
-      speaks: Says whether this process reports the mistake, where several processes make the same one.
-      lasting: Whether its work is more than what it prints, so that it goes on where that cannot be written.
-      verbatim: Whether it prints texts of models; see `terminal.screens`.
+      program: The program, which may return an exit code.
+      speaks: Tells whether this process reports the mistake, where several processes find the same one.
+      lasting: Whether the program goes on where its output cannot be written, since it does more than print.
+      verbatim: Whether the program prints a model's texts; see `terminal.screens`.
     """
-    allocation.keep_freed()
+    _keep_freed_memory()
     with terminal.screens(lasting, verbatim):
         try:
             code = _code_of(program)
             sys.stdout.flush()
-        except (UsageError, FloatingPointError) as error:  # the latter is a loss that is not finite
+        except (UsageError, FloatingPointError) as error:  # the latter means a loss that is not finite
             if speaks():
                 mistake(str(error))
             return MISTAKE if isinstance(error, UsageError) else DIVERGED
@@ -64,6 +67,17 @@ def run(
         return code
 
 
+def _keep_freed_memory() -> None:
+    """Makes glibc keep the memory that this process frees; has no effect elsewhere, nor on threads that exist.
+
+    XLA allocates a step's buffers anew at every step. Otherwise glibc takes large ones from the kernel and returns them
+    at once, and the kernel clears every page each time, which took a quarter of a small GPT's step on a CPU.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    for option, value in _KEEPING.items() if set_option else ():
+        set_option(option, value)
+
+
 def _code_of(program: Callable[[], int | None]) -> int:
     try:
         return program() or DONE
@@ -72,17 +86,21 @@ def _code_of(program: Callable[[], int | None]) -> int:
 
 
 def flag(*names: str, **options: Any) -> Callable[["Parser"], Any]:
-    """Defers adding a flag or an argument to a parser; see `Parser.add_argument`."""
+    """Describes a flag or an argument, to be added to a parser; see `Parser.add_argument`."""
     return lambda parser: parser.add_argument(*names, **options)
 
 
 def program(
     doc: str, *flags: Callable[["Parser"], Any], lasting: bool = False, verbatim: bool = False
 ) -> Callable[[Callable[[argparse.Namespace], int | None]], Callable[..., int]]:
-    """Turns a function of flags into the `main` of a program, which reads them and gives the exit code.
+    """Turns a function of flags into a program's `main`, which reads the flags and returns the exit code.
 
-    `main.parser()` makes the parser, from the docstring of the program's module and from what adds the flags, such as
-    `flag` and `OVERRIDES`. See `run` for the rest.
+    `main.parser()` makes the parser.
+
+    Args:
+      doc: The docstring of the program's module; see `Parser`.
+      flags: What adds the flags to the parser, such as `flag(...)` and `OVERRIDES`.
+      lasting, verbatim: See `run`.
     """
 
     def parser() -> Parser:
@@ -102,26 +120,26 @@ def program(
     return decorate
 
 
-# Of programs that use a run: a file that the run names is code, and is run only where the user names it.
+# For programs that load a run. A run may name files of code, which are executed only if the user names them too.
 CODE = flag(
-    "--code", action="append", metavar="FILE", help="a Python file of mechanisms that a run names; may be given again"
+    "--code", action="append", metavar="FILE", help="a Python file of mechanisms that a run names; may be repeated"
 )
 
 
-# Of programs that let a model write.
+# For programs in which a model generates text.
 WRITING = (
-    flag("--seed", type=int, default=0, help="seed of the draws"),
+    flag("--seed", type=int, default=0, help="random seed"),
     flag("--step", default="best", help="best, last or the number of a step with a checkpoint"),
-    flag("--replica", type=int, default=0, help="number of a replica"),
+    flag("--replica", type=int, default=0, help="number of the replica"),
     CODE,
 )
 
 
 @contextlib.contextmanager
 def signals_handled(handle: Callable[[int, Mapping[int, Any]], None]) -> Iterator[None]:
-    """Calls a function at SIGTERM and SIGINT with the signal and the former handlers, which come back at the end."""
+    """Calls a function on SIGTERM and SIGINT, with the signal and the former handlers; restores these at the end."""
     before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():  # elsewhere Python takes no handlers
+    if threading.current_thread() is threading.main_thread():  # other threads cannot set handlers
         for number in (signal.SIGTERM, signal.SIGINT):
             before[number] = signal.signal(number, lambda received, _: handle(received, before))
     try:
@@ -132,13 +150,13 @@ def signals_handled(handle: Callable[[int, Mapping[int, Any]], None]) -> Iterato
 
 
 def mistake(sentence: str) -> int:
-    """Reports a user's mistake and gives its exit code."""
+    """Reports the user's mistake and returns its exit code."""
     print(terminal.styled("error:", terminal.RED, sys.stderr), visible(sentence), file=sys.stderr, flush=True)
     return MISTAKE
 
 
 def taken(arguments: Sequence[str], is_wanted: Callable[[str], bool]) -> tuple[list[tuple[str, str | None]], list[str]]:
-    """Splits a command line into the wanted flags, each with its value or None, and what is left."""
+    """Splits a command line into the wanted flags, each with its value or None, and the other arguments."""
     flags, rest, left = [], [], list(arguments)
     while left:
         argument = left.pop(0)
@@ -162,7 +180,7 @@ def count(text: str) -> int:
 
 
 def new_file(text: str) -> Path:
-    """Reads a flag's value as a file to be written, which is checked before hours of work, not after."""
+    """Reads a flag's value as a file to write, which is checked before hours of work, not after."""
     path = Path(text)
     if what := files.obstacle(path):
         raise argparse.ArgumentTypeError(f"must be a file, but {text!r} is {what}")
@@ -181,7 +199,7 @@ def _choice(name: str, choices: Collection[str], default: Any) -> Callable[[str]
 
 
 def _written(action: argparse.Action, placeholder: str) -> str:
-    """Writes a flag or an argument as a user does."""
+    """Writes a flag or an argument as a user types it."""
     several = " ..." if action.nargs in ("*", "+") else ""
     if not action.option_strings:
         return action.metavar or f"{action.dest.upper()}{several}"
@@ -199,16 +217,16 @@ class Parser(argparse.ArgumentParser):
     """The flags of a program.
 
     Args:
-      doc: The docstring of the program's module. Paragraphs of `python -m ...` lines are the examples, of which the
-        first names the program; the other paragraphs explain it.
-      program: How the program is started, where no example says so.
+      doc: The docstring of the program's module. Paragraphs of `python -m ...` lines are examples, the first of which
+        names the program; the other paragraphs explain it.
+      program: The command that starts the program, where there is no example.
     """
 
     def __init__(self, doc: str, program: str = ""):
         self.sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Flags": []}
         self.kinds: dict[str, Parser] = {}
         self.needed: list[str] = []
-        self.once: dict[str, bool] = {}  # every flag that starts with --, and whether it may be given only once
+        self.once: dict[str, bool] = {}  # whether each flag that starts with -- may be given only once
         paragraphs = [textwrap.dedent(text).splitlines() for text in textwrap.dedent(doc).strip().split("\n\n")]
         self.examples = [line.strip() for lines in paragraphs if _COMMAND.match(lines[0]) for line in lines]
         self.texts = [" ".join(lines).replace("`", "") for lines in paragraphs if not _COMMAND.match(lines[0])]
@@ -219,7 +237,7 @@ class Parser(argparse.ArgumentParser):
     def add_argument(
         self, *names: str, help: str, section: str = "", choices: Collection[str] | None = None, **options: Any
     ) -> argparse.Action:
-        """Adds a flag or an argument as argparse does. Its row in the help goes to `section`."""
+        """Adds a flag or an argument as argparse does, with its row in a section of the help."""
         default, is_flag = options.get("default"), names[0].startswith("-")
         placeholder = "|".join(choices or ()) or PLACEHOLDERS.get(options.get("type"), "VALUE")
         if choices is not None:
@@ -236,21 +254,21 @@ class Parser(argparse.ArgumentParser):
         return action
 
     def add_overrides(self) -> None:
-        """Accepts `--config.FIELD=VALUE` too. `parse_args` gives them as `overrides`, from field to text."""
-        text = "overrides a leaf of the config; docs/configs.md has all"
+        """Accepts `--config.FIELD=VALUE`, which `parse_args` returns as `overrides`, from field to text."""
+        text = "overrides a leaf of the config; docs/configs.md lists all"
         self.add_argument(f"{OVERRIDE}FIELD", help=text, default=argparse.SUPPRESS)
 
     def add_kind(self, name: str, text: str) -> "Parser":
-        """Adds a subcommand and gives its parser."""
+        """Adds a subcommand and returns its parser."""
         if not self.kinds:
-            text_of_all = "KIND --help says more"
-            self.add_argument("kind", metavar="KIND", choices=self.kinds, section="Kinds", help=text_of_all)
+            explained = "KIND --help says more"
+            self.add_argument("kind", metavar="KIND", choices=self.kinds, section="Kinds", help=explained)
         self.sections["Kinds"].append((f"  {name}", text))
         self.kinds[name] = Parser(f"{text[0].upper()}{text[1:]}.", f"{self.prog} {name}")
         return self.kinds[name]
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:
-        """Reads the flags, which come in any order, with `overrides` and, as they were given, `arguments`."""
+        """Reads the flags, in any order; adds `overrides`, and the command line as `arguments`."""
         given = list(sys.argv[1:] if args is None else args)
         for argument in given:
             if not argument.isprintable() and _NO_TEXT.search(argument):
@@ -300,7 +318,7 @@ class Parser(argparse.ArgumentParser):
         return overrides, rest
 
     def _check_names(self, given: list[str]) -> None:
-        """Checks flags before argparse does, which reports unknown flags last and takes the last of two values."""
+        """Checks flags before argparse, which reports unknown flags last and uses the last of two values."""
         flags = given[: given.index("--")] if "--" in given else given
         names = [argument.partition("=")[0] for argument in flags if argument.startswith("--")]
         for name in names:

@@ -1,4 +1,4 @@
-"""The files of a work directory: written whole or not at all; and its record, read."""
+"""Files: written completely or not at all, and only where a file can be; and the record of a run, read."""
 
 import contextlib
 import errno
@@ -12,21 +12,21 @@ from typing import Any
 from attention.errors import UsageError, printable
 from models.files import FULL, parse_json, read_text
 
-TEMPORARY = ".tmp"  # of a file that is being written
-SCARCE = {errno.EMFILE, errno.ENFILE}  # more files are open than may be
+TEMPORARY = ".tmp"  # ends the name of a file that is being written
+SCARCE = {errno.EMFILE, errno.ENFILE}  # too many files are open
 UNWRITABLE = FULL | SCARCE | {errno.EROFS, errno.EIO}
 
 
 def why_unwritable(error: BaseException) -> str:
-    """Gives the operating system's message where an error means that the disk takes no more; else ''."""
+    """Returns the system's message where an error means that nothing more can be written; else ''."""
     number = error_number(error)
     return os.strerror(number) if number in UNWRITABLE else ""
 
 
 def error_number(error: BaseException) -> int | None:
-    """Finds the operating system's number of an error; None where the error is not the system's.
+    """Finds the system's number of an error; returns None where the error is not the system's.
 
-    TensorStore, which reads and writes checkpoints, raises ValueErrors that end in `[os_error_code='28']`.
+    TensorStore, which reads and writes checkpoints, raises ValueErrors that contain `[os_error_code='28']`.
     """
     quoted = re.search(r"\[os_error_code='(\d+)'\]", str(error))
     return int(quoted[1]) if quoted else getattr(error, "errno", None)
@@ -34,7 +34,7 @@ def error_number(error: BaseException) -> int | None:
 
 @contextlib.contextmanager
 def writing(what: str, remedy: str = "choose another --workdir") -> Iterator[None]:
-    """Turns the system's errors into a UsageError, which says what cannot be written and what the user can do."""
+    """Turns the system's errors into UsageErrors, which say what cannot be written and what the user can do."""
     try:
         yield
     except OSError as error:
@@ -43,7 +43,7 @@ def writing(what: str, remedy: str = "choose another --workdir") -> Iterator[Non
 
 
 def _reason(error: OSError) -> str:
-    """Gives the system's words, or what they do not say of a link that leads nowhere."""
+    """Returns the system's message, or names a link to nothing, which that message does not mention."""
     path = Path(error.filename or "")
     for link in (path, *path.parents):
         if link.is_symlink() and not link.exists():
@@ -52,7 +52,7 @@ def _reason(error: OSError) -> str:
 
 
 def read_record(workdir: Path) -> list[dict[str, Any]]:
-    """Reads the lines of a work directory's record, in order; refuses one that is missing or damaged."""
+    """Reads the lines of a work directory's record; raises a UsageError where it is missing or damaged."""
     path, remedy = workdir / "metrics.jsonl", "put the file back as it was, or choose another --workdir"
     record = []
     for number, text in enumerate(read_text(path, "give the --workdir of a run").splitlines(), 1):
@@ -65,19 +65,19 @@ def read_record(workdir: Path) -> list[dict[str, Any]]:
 
 
 def is_line(line: Any) -> bool:
-    """Says whether a value is a line of a record: a step, a split, and numbers."""
+    """Tells whether a value is a line of a record: a step, a split, and numbers."""
     if not isinstance(line, dict) or type(line.get("step")) is not int or not isinstance(line.get("split"), str):
         return False
     return all(is_number(value) for name, value in line.items() if name != "split")
 
 
 def is_number(value: Any) -> bool:
-    """Says whether a value is a number that a float can hold."""
+    """Tells whether a value is a number, which booleans are not."""
     return type(value) in (int, float)
 
 
 def obstacle(path: Path) -> str:
-    """Names what has a file's name and is none: a link, a folder, or a device or pipe; '' where a file can be put."""
+    """Names what stands in a file's place: a link, a folder, a device or a pipe; '' where a file can be put."""
     if path.is_symlink():
         return "a link"
     if path.is_dir():
@@ -86,7 +86,7 @@ def obstacle(path: Path) -> str:
 
 
 def check_place(path: Path) -> None:
-    """Refuses a file that would go through a link or into a device, or take its place."""
+    """Raises a UsageError where writing a file would follow or replace a link, a device or the like."""
     if what := obstacle(path):
         raise UsageError(f"{path} is {what}, where a file cannot be put; give another name, or remove it.")
 
@@ -97,13 +97,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file atomically, so that it is complete or unchanged even if the process or the power fails.
+    """Writes a file atomically: it is complete or unchanged even if the process is killed or the power fails.
 
-    Paths in the text that are not in UTF-8 are shown as `printable` shows them. See `check_place`.
+    Paths that are not in UTF-8 are written as `printable` does it. See `check_place`.
     """
     check_place(path)
     temporary = path.with_name(path.name + TEMPORARY)
-    temporary.unlink(missing_ok=True)  # it may be a link
+    temporary.unlink(missing_ok=True)  # what is there may be a link
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(printable(text))

@@ -1,4 +1,4 @@
-"""Text for a terminal: what nobody can steer it with, colours where the user wants them, and lines that fit."""
+"""Text for a terminal: without control codes from elsewhere, coloured if the user likes, and in lines that fit."""
 
 import contextlib
 import errno
@@ -14,16 +14,16 @@ from attention.errors import UsageError, visible
 
 COLUMNS = 80
 BOLD, RED = "1", "1;31"
-UNREAD = 128 + signal.SIGPIPE  # exit code of a program whose reader has gone, as a shell gives it
-_STYLES = re.compile(r"(\x1b\[[\d;]*[A-Za-z]|\r)")  # of colours and bars
+UNREAD = 128 + signal.SIGPIPE  # a shell's exit code for a program whose reader has gone
+_STYLES = re.compile(r"(\x1b\[[\d;]*[A-Za-z]|\r)")  # codes of colours and progress bars
 _WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
 
 
 class Outlet(io.FileIO):
-    """The file of a standard stream, given up at its first error: from then on it takes everything and writes nothing.
+    """The file of a standard stream, which drops everything after its first error.
 
-    If the program is not `lasting`, a reader that has gone, such as `head`, ends it as SIGPIPE would, and any other
-    error does so as a `UsageError`. The `error` at which the file was given up is None before.
+    Unless the program is `lasting`, the error ends it: as SIGPIPE would where the reader has gone, such as `head`, else
+    as a `UsageError`. `error` is None before.
     """
 
     def __init__(self, descriptor: int, lasting: bool):
@@ -31,7 +31,7 @@ class Outlet(io.FileIO):
         self.lasting, self.error = lasting, None
 
     def write(self, data: bytes | memoryview) -> int | None:
-        """Writes bytes as `io.FileIO` does, or drops them."""
+        """Writes bytes, or drops them."""
         if self.error is None:
             try:
                 return super().write(data)
@@ -48,9 +48,9 @@ class Outlet(io.FileIO):
 
 
 class Screen(io.TextIOWrapper):
-    """A standard stream that shows what would steer a terminal as escapes.
+    """A standard stream that escapes what would steer a terminal.
 
-    If it is `verbatim`, texts go as they are to what is no terminal. See `Outlet` for `lasting`.
+    If it is `verbatim`, it escapes nothing unless it is a terminal. See `Outlet` for `lasting`.
     """
 
     def __init__(self, stream: io.TextIOWrapper, lasting: bool, verbatim: bool):
@@ -61,14 +61,14 @@ class Screen(io.TextIOWrapper):
         self._styles, self._verbatim = stream.isatty(), verbatim and not stream.isatty()
 
     def write(self, text: str) -> int:
-        """Writes a text; a terminal gets its colours and what a bar is drawn with."""
+        """Writes a text; a terminal also gets the codes of colours and progress bars."""
         parts = _STYLES.split(text) if self._styles else [text]
         parts[::2] = parts[::2] if self._verbatim else map(visible, parts[::2])
         super().write("".join(parts))
         return len(text)
 
     def finish(self) -> None:
-        """Writes what is left, and says once where a program has gone on although a disk took no more."""
+        """Writes what is left; if a lasting program went on although not all could be written, says so."""
         with contextlib.suppress(UsageError, SystemExit):
             self.flush()
         error = self._outlet.error
@@ -78,10 +78,10 @@ class Screen(io.TextIOWrapper):
 
 @contextlib.contextmanager
 def screens(lasting: bool, verbatim: bool) -> Iterator[None]:
-    """Makes stdout and stderr a `Screen` each, closed ones too; what stands in for them, as in a notebook, stays.
+    """Makes stdout and stderr, even closed ones, a `Screen` each; what replaces them, as in a notebook, stays.
 
-    A `lasting` program goes on where stdout cannot be written, and without stderr every one does. If stdout is
-    `verbatim`, it is a text that was asked for, to be kept as it is.
+    A `lasting` program goes on where stdout cannot be written, and every program goes on without stderr. A `verbatim`
+    stdout is a text that the user asked for, to be kept unchanged.
     """
     _take_standard_descriptors()
     with contextlib.ExitStack() as kept:
@@ -96,12 +96,12 @@ def screens(lasting: bool, verbatim: bool) -> Iterator[None]:
 
 
 def _take_standard_descriptors() -> None:
-    """Opens those that are closed, else a file of the run would get such a number, and what others print to it."""
+    """Opens standard descriptors that are closed, so that no file of the run gets their numbers and the output."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            _unwritable()  # gets the lowest number that is free
+            _unwritable()  # takes the lowest free number
 
 
 def _unwritable() -> int:
@@ -109,23 +109,23 @@ def _unwritable() -> int:
 
 
 def styled(text: str, style: str, stream: io.TextIOBase) -> str:
-    """Puts a text into an ANSI style, such as `BOLD`, if the stream shows colours."""
+    """Gives a text an ANSI style, such as `BOLD`, if the stream shows colours."""
     return f"\x1b[{style}m{text}\x1b[0m" if coloured(stream) else text
 
 
 def coloured(stream: io.TextIOBase) -> bool:
-    """Says whether a stream is a terminal whose user wants colours (https://no-color.org)."""
+    """Tells whether a stream is a terminal whose user wants colours (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def filled(text: str) -> str:
-    """Wraps a line at `COLUMNS` and indents all lines but the first. Paths stay whole."""
+    """Wraps a line at `COLUMNS` and indents all lines but the first, without breaking paths."""
     options = {"subsequent_indent": "  ", "break_long_words": False, "break_on_hyphens": False}
     return textwrap.fill(visible(text), COLUMNS, **options)
 
 
 def counted(number: int, noun: str) -> str:
-    """Writes a number with its noun, such as `1 seed` and `3 seeds`."""
+    """Writes a number with its noun, such as `1 seed` or `3 seeds`."""
     return f"{number} {noun}" + "s" * (number != 1)
 
 
@@ -135,7 +135,7 @@ def block(title: str, lines: Sequence[str]) -> str:
 
 
 def row(written: str, text: str, column: int, width: int) -> list[str]:
-    """Lays out a row of two columns, of which the second starts at `column`, in lines."""
+    """Lays out a row of two columns, the second of which starts at `column`."""
     lines = textwrap.wrap(text, width - column)
     if len(written) + 4 > column:
         return [written, *(" " * (column - 2) + line for line in lines)]
@@ -143,7 +143,7 @@ def row(written: str, text: str, column: int, width: int) -> list[str]:
 
 
 def wrapped(command: str, width: int) -> list[str]:
-    """Splits a command into lines as a shell takes them."""
+    """Splits a command into lines that a shell joins again."""
     lines = [""]
     for word in _WORD.findall(command):
         if lines[-1].strip() and len(lines[-1]) + len(word) + 3 > width:

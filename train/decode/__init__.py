@@ -1,1 +1,1 @@
-"""What trained models write: search, sampling, alignments and scores of texts."""
+"""What trained models write, and how it is shown."""

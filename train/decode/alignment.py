@@ -1,4 +1,4 @@
-"""The alignment matrix (Wikipedia's article on attention): which source tokens each target token attends to."""
+"""The alignment matrix of Wikipedia's article on attention: how much each target token attends to each source token."""
 
 import dataclasses
 import warnings
@@ -24,45 +24,34 @@ class Alignment:
 
     source: list[str]
     target: list[str]
-    weights: Float[np.ndarray, "T S"]  # a row for each target token, which sums to 1
-
-
-def weights(
-    model: nn.Module, params: dict, source: Int[np.ndarray, " S"], tokens: Int[np.ndarray, " T"]
-) -> Float[np.ndarray, "T S"]:
-    """Measures the attention to a source without padding of tokens that the decoder reads, from the start token on.
-
-    For a Transformer, it is the mean over heads of its last block.
-    """
-    return of_last_cross(_weights(model, params, source, tokens))
-
-
-def of_last_cross(weights: dict[str, Float[Array, "1 N T S"]]) -> Float[np.ndarray, "T S"]:
-    """Averages the heads of the last attention to the source, from the weights of all layers by path."""
-    return np.mean([kept[0] for name, kept in weights.items() if not name.endswith("/attention")][-1], axis=0)
+    weights: Float[np.ndarray, "T S"]  # a row for each target token; rows sum to 1
 
 
 def layers(
     model: nn.Module, params: dict, source: Int[np.ndarray, " S"], tokens: Int[np.ndarray, " T"]
-) -> dict[str, Float[np.ndarray, "N _ _"]]:
-    """Measures every attention of both sides by its path, in the order of the layers; see `weights`."""
-    return {name: np.asarray(kept[0]) for name, kept in _weights(model, params, source, tokens).items()}
+) -> dict[str, Float[np.ndarray, "1 N _ _"]]:
+    """Measures every attention of the encoder and the decoder, by path, in the order of the layers.
 
-
-def _weights(model: nn.Module, params: dict, source: np.ndarray, tokens: np.ndarray) -> dict[str, jax.Array]:
+    The decoder reads `tokens`, which begin with the start token. The source has no padding.
+    """
     lengths = jnp.array([len(source)])
-    return attention_weights(model, params, jnp.asarray(source)[None], lengths, jnp.asarray(tokens)[None])
+    return jax.device_get(attention_weights(model, params, source[None], lengths, tokens[None]))
+
+
+def of_last_cross(layers: dict[str, Float[Array | np.ndarray, "1 N _ _"]]) -> Float[np.ndarray, "T S"]:
+    """Averages over heads the weights of the last attention to the source."""
+    return np.mean([kept[0] for name, kept in layers.items() if not name.endswith("/attention")][-1], axis=0)
 
 
 def words(tokeniser: Tokeniser, ids: Int[np.ndarray, " n"]) -> list[str]:
-    """Writes each token; spaces are shown as ␣, and special tokens by their names."""
+    """Writes each token, spaces as ␣ and special tokens by their names."""
     names = {i: "</s>" if name == "end" else f"<{name}>" for name, i in tokeniser.special.items()}
     return [tokeniser.decode([i]).replace(" ", "␣") or names.get(int(i), "</s>") for i in ids]
 
 
 def draw(alignment: Alignment, path: Path) -> None:
-    """Draws the matrix: source tokens above, target tokens at the left, dark where the weight is high."""
-    check_place(path if path.suffix else path.with_suffix(".png"))  # which matplotlib adds
+    """Draws the matrix: source tokens at the top, target tokens at the left, high weights dark."""
+    check_place(path if path.suffix else path.with_suffix(".png"))  # matplotlib adds .png
     rows, columns = alignment.weights.shape
     figure = Figure(figsize=(1 + columns * 0.28, 1 + rows * 0.28), layout="constrained")
     matrix(figure.subplots(), alignment)
@@ -74,7 +63,7 @@ def draw(alignment: Alignment, path: Path) -> None:
 
 
 def matrix(axes: Axes, alignment: Alignment) -> None:
-    """Draws the matrix and its tokens on existing axes."""
+    """Draws the matrix and its tokens on axes."""
     axes.imshow(alignment.weights, cmap="Greys", vmin=0, vmax=1)
     source, target = ([text.replace("$", r"\$") for text in side] for side in (alignment.source, alignment.target))
     axes.set_xticks(range(len(source)), source, rotation=90 if max(map(len, source)) > 2 else 0)

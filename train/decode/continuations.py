@@ -1,4 +1,4 @@
-"""Continuations of prompts by a language model, watched while they are drawn."""
+"""Continuations of prompts by a language model, which can be shown as they grow."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ from train.decode.language_models import LanguageModel
 from train.generation.decoding import WATCHED, Sampling, folded, generate
 
 TOGETHER = 32  # prompts whose caches are in memory at once
-Show = Callable[[int, str], None]
+Show = Callable[[int, str], None]  # called with the number of a prompt and its text so far
 
 
 def unseen(place: int, text: str) -> None:
@@ -22,7 +22,7 @@ def unseen(place: int, text: str) -> None:
 
 
 def tell(remark: str) -> None:
-    """Prints a remark where it does not mix with the texts."""
+    """Prints a remark to stderr, apart from the texts."""
     print(remark, file=sys.stderr)
 
 
@@ -37,20 +37,27 @@ def continuations(
     chat: bool = False,
     say: Callable[[str], None] = tell,
 ) -> list[str]:
-    """Continues each prompt by a model up to a stop string, or gives its answers alone.
+    """Continues each prompt, up to a stop string where one comes.
 
-    `show` is given the place of a prompt and its text so far, whenever there is more of it. In a chat, prompts are
-    turns of a user, written by the chat template of the published model, or of the one that the run started from. `say`
-    is given what is to be known about the texts, in sentences, once they are all there.
+    Args:
+      tokens: The most tokens to add.
+      show: Called whenever a text grows.
+      chat: Whether prompts are turns of a user, to be written by the published model's chat template. The answers are
+        then returned without the prompts.
+      say: Called at the end with remarks about the texts.
     """
     if not prompts:
         raise UsageError("There is no prompt; give at least one, and --samples of at least 1.")
     if "" in stop:
-        raise UsageError("A stop string is empty; every text contains that, so give at least a character.")
+        raise UsageError("A stop string is empty, and every text contains that; give at least one character.")
     tokeniser, context, end = language.tokeniser, language.context, language.end
     if chat:
-        prompts, ending = _conversations(language, prompts)
-        stop, end = [*stop, *filter(None, [ending])], tokeniser.special.get("end", end)
+        if not language.published:
+            raise UsageError("The run started from no published model, so it has no chat template; leave out --chat.")
+        turns = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        written = [chats.conversation(language.published, turn) for turn in turns]
+        prompts, stop = [text for text, _ in written], [*stop, *filter(None, [written[0][1]])]
+        end = tokeniser.special.get("end", end)
     encoded = _encoded(prompts, tokeniser, context, chat)
     texts, spent = [], np.zeros(2)
     for first in range(0, len(encoded), TOGETHER):
@@ -69,10 +76,7 @@ def continuations(
 
 
 class Texts:
-    """The texts of sequences while they are drawn, or with `answers` what follows the prompts.
-
-    Called with the sequences, it says which have met a stop string.
-    """
+    """The texts of sequences that are being drawn; with `answers`, without their prompts."""
 
     def __init__(
         self, tokeniser: Tokeniser, prompts: list[Ids], stop: Sequence[str], show: Show = unseen, answers: bool = False
@@ -86,7 +90,7 @@ class Texts:
         self._times: list[tuple[float, int]] = []
 
     def __call__(self, rows: list[np.ndarray]) -> list[bool]:
-        """Takes all sequences, and says for each whether it has met a stop string."""
+        """Takes all sequences so far, and tells which of them have met a stop string."""
         self._times.append((time.perf_counter(), sum(map(len, rows))))
         for place, row in enumerate(rows):
             if not self._stopped[place]:
@@ -99,27 +103,19 @@ class Texts:
         return self._stopped
 
     def spent(self) -> np.ndarray:
-        """Counts seconds and tokens since the first call, which waits for compilation."""
+        """Counts the seconds and tokens since the first call, before which programs are compiled."""
         return np.subtract(self._times[-1], self._times[0])
-
-
-def _conversations(language: LanguageModel, prompts: Sequence[str]) -> tuple[list[str], str]:
-    """Writes a conversation with each prompt, and what ends an answer."""
-    if not language.published:
-        raise UsageError("The run started from no published model, so it has no chat template; leave out --chat.")
-    written = [chats.conversation(language.published, [{"role": "user", "content": text}]) for text in prompts]
-    return [text for text, _ in written], written[0][1]
 
 
 def _encoded(prompts: Sequence[str], tokeniser: Tokeniser, context: int, marked: bool = False) -> list[np.ndarray]:
     try:
         texts = [prompt.encode().decode() for prompt in prompts]
         encoded = [tokeniser.encode_marked(text) for text in texts] if marked else tokeniser.encode_batch(texts)
-    except UnicodeEncodeError as error:  # a shell passes on bytes of other encodings as surrogates
+    except UnicodeEncodeError as error:  # a shell passes bytes of other encodings on as surrogates
         raise UsageError(f"The prompt {error.object[:30]!r} is no text in UTF-8; type it in that encoding.") from error
     for prompt, ids in zip(prompts, encoded, strict=True):
         if not len(ids):
-            raise UsageError(f"The prompt {prompt!r} has no token; say what is to be continued.")
+            raise UsageError(f"The prompt {prompt!r} has no token; give some text to continue.")
         if len(ids) > context:
             long = f"The prompt {prompt[:30]!r}... has {len(ids)} tokens"
             raise UsageError(f"{long}, but the model was trained on {context} at a time; shorten it.")

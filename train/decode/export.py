@@ -1,4 +1,4 @@
-"""The export of a trained model for `transformers`, with its tokenisers and a card that describes it."""
+"""The export of a trained model to `transformers`, with its tokenisers and a model card."""
 
 import json
 from collections.abc import Iterator
@@ -25,9 +25,9 @@ CARD = "README.md"
 
 
 def export(directory: Path, folder: str, step: str = "best", replica: int = 0) -> None:
-    """Writes a run's weights as `models.published.pretrained.export` does, with its tokenisers, and a card.
+    """Writes a run's weights, tokenisers and model card to a folder; see `models.published.pretrained.export`.
 
-    `transformers` must have the model, such as a RoBERTa or a ViT; the step is `best`, `last` or a checkpoint's.
+    `transformers` must have the model, such as a RoBERTa or a ViT. The step is `best`, `last` or a checkpoint's.
     """
     config = workdir.load_config(directory)
     pretrained.architectures_of(config.model)
@@ -45,7 +45,7 @@ def export(directory: Path, folder: str, step: str = "best", replica: int = 0) -
     if config.task != "image_classification":
         if not texts:
             raise UsageError(f"{directory} keeps no tokeniser.json, which the exported model needs; give another run.")
-        special = tokenisers.loads(sorted(texts.items())[-1][1]).special  # of the target, where there are two
+        special = tokenisers.loads(sorted(texts.items())[-1][1]).special  # where there are two, the target's
         length = max(config.data.limits.values()) if hasattr(config.data, "limits") else config.data.context
 
     def with_card(architecture: Architecture) -> dict[str, str]:
@@ -55,14 +55,14 @@ def export(directory: Path, folder: str, step: str = "best", replica: int = 0) -
 
 
 def card(directory: Path, architecture: Architecture, step: int, replica: int, parameters: int) -> str:
-    """Writes the card: what the model is, how to load it, its metrics, data, config and versions."""
+    """Writes the model card: what the model is, how to load it, its metrics, data, config and versions."""
     try:
         return "\n".join(_lines(directory, architecture, step, replica, parameters))
     except UsageError:
         raise
-    except (LookupError, TypeError, AttributeError, ValueError) as error:  # of what the files should hold
+    except (LookupError, TypeError, AttributeError, ValueError) as error:  # the files hold something else
         raise UsageError(
-            f"The result.json or data.json of {directory} is none of a run ({error!r}); give another run."
+            f"The result.json or data.json of {directory} is not that of a run ({error!r}); give another run."
         ) from error
 
 
@@ -71,20 +71,20 @@ def _lines(directory: Path, architecture: Architecture, step: int, replica: int,
     result: dict[str, Any] = workdir.read_result(directory, replica) if finished else {}
     data = read_json(directory / "data.json", "give another run")
     yield from ("---", "library_name: transformers", "tags: [attention-bench]", "---", "", f"# {directory.name}", "")
-    yield f"A {architecture.title} of {parameters:,} parameters, after step {step} of a training by the attention bench"
-    yield f"at commit {result.get('git', 'unknown')}."
+    yield f"A {architecture.title} with {parameters:,} parameters, after step {step} of training with"
+    yield f"the attention bench at commit {result.get('git', 'unknown')}."
     yield from ("", "## How to load it", "", "```python", f"from transformers import {architecture.transformers}", "")
     yield from (f'model = {architecture.transformers}.from_pretrained("FOLDER")', "```", "")
-    texts = "The tokenisers are beside it, in the attention bench's form: `data.tokeniser=file:FOLDER/tokeniser.json`."
+    texts = "Its tokenisers are in the attention bench's format: `data.tokeniser=file:FOLDER/tokeniser.json`."
     images = "Its images are transformed as `data.eval_transforms` says."
     yield images if config["task"] == "image_classification" else texts
     yield from ("", "## Metrics", "")
-    steps = {result["steps"]: "final", result["best_step"]: "best"} if finished else {}  # which may be one
+    steps = {result["steps"]: "final", result["best_step"]: "best"} if finished else {}  # these may be one
     for at, name in steps.items():
-        yield from (f"- {split} after step {at}: {numbers_text(of)}" for split, of in result[name].items())
+        yield from (f"- {split} after step {at}: {numbers_text(metrics)}" for split, metrics in result[name].items())
     yield from () if finished else ("The run has not finished.",)
     yield from ("", "## Data", "", f"`{config['data']['source']}`", "")
-    yield from (f"- {split}: {of['examples']:,} examples, digest `{of['content']}`" for split, of in data.items())
+    yield from (f"- {name}: {part['examples']:,} examples, digest `{part['content']}`" for name, part in data.items())
     yield from ("", "## Config", "", "```json", json.dumps(config, indent=2), "```", "", "## Versions", "")
     yield from (f"- {package} {version}" for package, version in result.get("versions", {}).items())
     yield ""

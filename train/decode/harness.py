@@ -1,4 +1,4 @@
-"""Language models of this project in the harness `lm-eval` (EleutherAI), which has the public tests of such models.
+"""The bench's language models in EleutherAI's harness `lm-eval`, which holds the public tests of such models.
 
     import lm_eval
     from train.decode.harness import HarnessModel
@@ -29,19 +29,19 @@ except ImportError as error:
         f"The harness needs the package lm_eval ({error}): pip install -r requirements-harness.txt."
     ) from error
 
-MOST = 256  # tokens of an answer where the task does not say
+MOST = 256  # the most tokens of an answer where the task does not say
 
 
 class HarnessModel(LM):
-    """A trained run, or a published model, as the harness asks for it."""
+    """A run's or a published model, with the interface of the harness."""
 
     def __init__(self, place: str):
-        """Loads a work directory's best step, or a published folder or name on the hub."""
+        """Loads the best step of a work directory, or a published model from a folder or the hub."""
         super().__init__()
         self._language = LanguageModel.of(place)
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
-        """Measures for each context and continuation the log-probability, and whether that is the greedy one."""
+        """Measures the log-probability of each continuation of a context, and tells whether it is the greedy one."""
         rows = [self._pair(*request.args) for request in requests]
         found = self._language.scores(rows)
         for request, result in zip(requests, found, strict=True):
@@ -49,7 +49,7 @@ class HarnessModel(LM):
         return found
 
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
-        """Measures the log-probability of each text, in windows of the context, each token once."""
+        """Measures the log-probability of each text, in windows as long as the context, counting each token once."""
         language, found = self._language, []
         for request in requests:
             tokens = language.tokeniser.encode(*request.args).tolist()
@@ -64,9 +64,9 @@ class HarnessModel(LM):
         return [self._continued(*request.args) for request in requests]
 
     def _pair(self, context: str, continuation: str) -> tuple[Ids, int]:
-        """Encodes context and continuation, the last tokens that fit, and counts those of the continuation.
+        """Encodes a context and its continuation, cut at the front to fit, and counts the continuation's tokens.
 
-        As in the harness, white space that ends a context belongs to the continuation.
+        As in the harness, white space at the end of a context belongs to the continuation.
         """
         encode = self._language.tokeniser.encode
         bare = context.rstrip()

@@ -1,4 +1,4 @@
-"""What a run has learned, for programs that use it: its config, its tokenisers and its parameters."""
+"""Loading what a run has learned: its config and its parameters."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ from train.tasks.task import Task
 
 
 def config_of(directory: Path, task: str, purpose: str) -> schema.Config:
-    """Reads the config of a run; raises a UsageError, which says the purpose, where it has another task."""
+    """Reads a run's config; raises a UsageError, which names the purpose, where its task is another one."""
     config = workdir.load_config(directory)
     if config.task != task:
         raise UsageError(f"{directory} is a run of {config.task}; only models of {task} {purpose}.")
@@ -30,7 +30,7 @@ def config_of(directory: Path, task: str, purpose: str) -> schema.Config:
 
 
 def load(directory: Path, step: str) -> tuple[Task, dict]:
-    """Loads the task of a run, with its data as they were in training, and parameters; see `load_params`."""
+    """Loads a run's task, with the data that it was trained on, and its parameters; see `load_params`."""
     config = workdir.load_config(directory)
     task = tasks.of(config)
     workdir.check_files(task.files(), directory)
@@ -38,7 +38,7 @@ def load(directory: Path, step: str) -> tuple[Task, dict]:
 
 
 def key_of(seed: int) -> jax.Array:
-    """Makes the key of `--seed`; raises a UsageError where JAX would use another seed instead."""
+    """Makes the key of a seed; raises a UsageError where JAX would silently use another seed."""
     if not 0 <= seed < 2**32:
         raise UsageError(f"--seed must be at least 0 and below 2**32, but it is {seed}.")
     return jax.random.key(seed)
@@ -53,7 +53,7 @@ def load_model(
     example: Sequence[np.ndarray | None],
     vocabularies: Mapping[str, tuple[str, int]],
 ) -> tuple[nn.Module, dict]:
-    """Builds the model of a run for given sizes, without its data, and loads its parameters; see `load_params`."""
+    """Builds a run's model from its sizes, without its data, and loads its parameters; see `load_params`."""
     model = config.model.build(*sizes, dtype=jnp.dtype(config.train.precision))
 
     def init(key: jax.Array) -> dict:
@@ -71,15 +71,18 @@ def load_params(
     replica: int = 0,
     mesh: Mesh | None = None,
 ) -> tuple[int, dict]:
-    """Loads the parameters that one replica evaluates, as those of a single run, with low-rank additions merged.
+    """Loads the parameters with which a replica is evaluated, low-rank additions merged, and the step's number.
 
-    The step is `best` (of a finished run), `last` or one that has a checkpoint; its number is given too. Each embedding
-    of `vocabularies` must be as large as the tokeniser in a file. The first device holds them unless there is a mesh.
+    Args:
+      step: `best` (of a finished run), `last`, or a step that has a checkpoint.
+      init: Draws initial parameters; only their shapes are used.
+      vocabularies: The file and the size of the tokeniser that each embedding must fit.
+      mesh: The devices that hold the parameters; by default the first one.
     """
     replicas = Replicas.of(config, mesh or sharding.make_mesh(schema.MeshConfig(1, 1, 1), jax.local_devices()[:1]))
     if replica not in range(len(replicas)):
         raise UsageError(
-            f"--replica={replica} is none of this run's: train.replicas={len(replicas)}, so give 0"
+            f"--replica={replica} is not one of this run's: train.replicas={len(replicas)}, so give 0"
             + (f" to {len(replicas) - 1}." if len(replicas) > 1 else ".")
         )
     lora = low_rank.parse(config.optimizer.lora)
@@ -89,7 +92,7 @@ def load_params(
         chosen = checkpoints.choose(step, replica)
         there = checkpoints.shapes(chosen) if vocabularies else {}
         for name, (file, size) in vocabularies.items():
-            trained = there.get(f"{name}/embedding", (size, 0))[-2]  # one that is missing cannot be loaded below
+            trained = there.get(f"{name}/embedding", (size, 0))[-2]  # a missing one cannot be loaded below
             if trained != size:
                 raise UsageError(
                     f"{directory / file} has {size} tokens, but the parameters of step {chosen} are for {trained}; put "

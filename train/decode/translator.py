@@ -1,4 +1,4 @@
-"""Translation with the model of a run: of sentences, and of a file with one sentence a line."""
+"""Translation of sentences and of files with a run's model."""
 
 import dataclasses
 import itertools
@@ -21,7 +21,7 @@ from train.generation.decoding import translate
 from train.generation.search import Search
 from train.run import workdir
 
-BATCH = 32  # sentences at a time
+BATCH = 32  # sentences in a batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Translator:
     """A trained model of translation."""
 
     config: Config
-    source: tokenisers.Tokeniser  # of the texts that it reads
-    target: tokenisers.Tokeniser  # of the texts that it writes
+    source: tokenisers.Tokeniser
+    target: tokenisers.Tokeniser
     model: nn.Module
     params: dict
 
     @classmethod
     def load(cls, directory: Path, step: str = "best", replica: int = 0) -> "Translator":
-        """Loads the model of a run; see `trained.load_params`."""
+        """Loads a run's model; see `trained.load_params`."""
         config = trained.config_of(directory, "translation", "translate")
         names = ("source_tokeniser.json", "target_tokeniser.json")
         source, target = (tokenisers.loads(workdir.read_file(directory, name)) for name in names)
@@ -49,19 +49,19 @@ class Translator:
         return cls(config, source, target, *loaded)
 
     def encode(self, text: str) -> np.ndarray | None:
-        """Makes a sentence's tokens, with the end token; None where they are more than the model was trained for."""
+        """Encodes a sentence, with the end token; returns None where it is longer than the model was trained for."""
         ids = np.append(self.source.encode(text), self.source.special["end"])
         return ids if len(ids) <= self.config.data.source_length else None
 
     def translations(self, texts: Iterable[str], search: Search, seed: int = 0) -> Iterator[str | None]:
-        """Yields each text's translation, in order; None where the text is too long. See `tokens`."""
+        """Yields each text's translation, in order; None where a text is too long. See `tokens`."""
         for ids in self.tokens(texts, search, seed):
             yield None if ids is None else self.target.decode(ids)
 
     def tokens(self, texts: Iterable[str], search: Search, seed: int = 0) -> Iterator[np.ndarray | None]:
-        """Yields the tokens of each text's translation, the end token included; None where the text is too long.
+        """Yields the tokens of each text's translation, with the end token; None where a text is too long.
 
-        Texts are read as they are needed. The translation of an empty one is the end token alone.
+        Texts are read as they are needed. The translation of an empty text is the end token alone.
         """
         key, left = trained.key_of(seed), iter(texts)
         for number, batch in enumerate(iter(lambda: list(itertools.islice(left, BATCH)), [])):
@@ -71,16 +71,17 @@ class Translator:
                 yield ids if text.strip() else np.array([self.target.special["end"]], np.int32)
 
     def align(self, text: str, ids: np.ndarray) -> alignment.Alignment:
-        """Measures how much the model attends to each token of a text for each of the tokens of its translation."""
+        """Measures how much each token of a translation attends to each token of its source text."""
         source = self.encode(text)
         tokens = np.append(self.target.special["start"], ids[:-1])
-        words, weights = alignment.words, alignment.weights(self.model, self.params, source, tokens)
+        words = alignment.words
+        weights = alignment.of_last_cross(alignment.layers(self.model, self.params, source, tokens))
         return alignment.Alignment(words(self.source, source), words(self.target, ids), weights)
 
     def _translated(
         self, encoded: list[np.ndarray | None], search: Search, key: jax.Array
     ) -> Iterator[np.ndarray | None]:
-        """Translates one batch, padded to one of a few shapes, so that few programs are compiled."""
+        """Translates a batch, padded to one of a few shapes so that few programs are compiled."""
         rows = [ids if ids is not None else np.zeros(1, np.int32) for ids in encoded]
         rows += [np.zeros(1, np.int32)] * ((BATCH if len(rows) > 1 else 1) - len(rows))
         longest = max(map(len, rows))
@@ -93,14 +94,13 @@ class Translator:
 
 
 def translate_file(translator: Translator, source: Path, target: Path, search: Search, seed: int = 0) -> list[int]:
-    """Translates a file with one sentence a line into another one, with a progress bar on a terminal.
+    """Translates a file with one sentence a line to another file, with a progress bar on a terminal.
 
-    A line is empty where a sentence is empty or too long; the numbers of the latter are returned.
+    Empty and too long sentences give empty lines. Returns the numbers of the lines that were too long.
     """
     check_place(target)
     sentences = [line.strip() for line in lines.read(source)]
-    shown = tqdm(sentences, unit=" sentences", disable=None, dynamic_ncols=True)
-    left_out = []
+    shown, left_out = tqdm(sentences, unit=" sentences", disable=None, dynamic_ncols=True), []
     with writing(str(target), "give another --output"), target.open("w", encoding="utf-8") as file:
         for number, translated in enumerate(translator.translations(shown, search, seed), 1):
             left_out += [number] if translated is None else []

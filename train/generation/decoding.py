@@ -1,8 +1,8 @@
-"""Generation token by token, greedy, sampled or by beam search, with caches, in compiled programs.
+"""Generation token by token with caches, in compiled programs: greedy, sampled or by beam search.
 
-`generate` serves every model with `init_caches(batch, max_length)` and `apply(params, tokens, train, caches)`, which
-returns logits and the caches of the next call. `translate` serves those with `start(source, lengths, max_length)` in
-place of the former and a method `step` in place of the latter.
+`generate` needs a model with `init_caches(batch, max_length)` and `apply(params, tokens, train, caches)`, which returns
+logits and the caches of the next call. `translate` needs `start(source, lengths, max_length)` in place of the former
+and the method `step` in place of the latter.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from models.transducer import Source
 from train.generation.sampling import Sampling
 from train.generation.search import Search, Special, Translations, one_by_one, with_beams
 
-WATCHED = 8  # tokens that are drawn between two calls of a watch
+WATCHED = 8  # tokens drawn between two calls of a watch
 Watch = Callable[[list[np.ndarray]], Sequence[bool]]
 
 
@@ -34,17 +34,20 @@ def generate(
     end: int = -1,
     watch: Watch | None = None,
 ) -> list[np.ndarray]:
-    """Continues each prompt by a number of tokens, or until `end`, which is the last id where it was chosen.
+    """Continues each prompt by a number of tokens, or until the token `end`, which is included.
 
-    A continuation depends on its prompt and its key, not on the rest of the batch. A single key is folded by the
-    prompts' places. A UsageError about a model's fixed length is raised while it is traced, before anything is
-    compiled. A watch sees all sequences after every 8 tokens, and says which of them are finished before their end.
+    A continuation depends on its prompt and its key, not on the rest of the batch. Where a model has a fixed length
+    that is too short, a UsageError is raised before anything is compiled.
+
+    Args:
+      keys: A key for each prompt, or one key, into which the prompts' numbers are folded.
+      watch: Called with all sequences after every 8 tokens; tells which of them are finished.
     """
     lengths = np.array([len(prompt) for prompt in prompts], np.int32)
     if tokens < 1:
         raise UsageError(f"At least one token must be asked for, not {tokens}.")
     if not len(prompts) or not lengths.min():
-        raise UsageError("Every prompt needs at least one token; say what is to be continued.")
+        raise UsageError("Every prompt needs at least one token; give some text to continue.")
     padded = np.zeros((len(prompts), lengths.max() + tokens), np.int32)
     for row, prompt in zip(padded, prompts, strict=True):
         row[: len(prompt)] = prompt
@@ -63,22 +66,22 @@ def generate(
 
 
 def folded(key: Key[Array, ""], numbers: Sequence[int]) -> Key[Array, "B"]:
-    """Folds the numbers of prompts into a key."""
+    """Folds each number into a key."""
     return jax.vmap(jax.random.fold_in, (None, 0))(key, np.asarray(numbers))
 
 
 class Drawn(NamedTuple):
     """Sequences that are being drawn."""
 
-    position: Int[Array, ""]  # how many tokens each of them has, those of longer prompts apart
-    sequences: Int[Array, "B T"]  # prompts with what was drawn
-    caches: Any  # of all tokens but the last
-    stops: Int[Array, "B"]  # the position at which each of them stops
+    position: Int[Array, ""]  # how many tokens each has, unless its prompt is longer
+    sequences: Int[Array, "B T"]  # prompts and drawn tokens
+    caches: Any  # those of all tokens but the last
+    stops: Int[Array, "B"]  # the position at which each stops
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _begin(model: Any, shortest: int, params: dict, given: Int[Array, "B T"], stops: Int[Array, "B"]) -> Drawn:
-    """Reads the first tokens of all prompts in one call: all but the last token of the shortest prompt."""
+    """Reads as many tokens of all prompts in one call as the shortest prompt has, less one."""
     caches = model.init_caches(*given.shape)
     if shortest > 1:
         _, caches = model.apply({"params": params}, given[:, : shortest - 1], False, caches)
@@ -96,9 +99,9 @@ def _draw(
     end: Int[Array, ""],
     until: Int[Array, ""],
 ) -> Drawn:
-    """Draws until a position, or until all sequences stop.
+    """Draws up to a position, or until all sequences stop.
 
-    Every step reads one token of each and writes the next one, unless the prompt gives it. So none needs padding.
+    Every step reads a token of each sequence and chooses the next, unless the prompt has it, so none needs padding.
     """
 
     def unfinished(drawn: Drawn) -> Bool[Array, ""]:
@@ -132,19 +135,21 @@ def translate(
     end: int,
     pad: int,
 ) -> tuple[Translations, Int[Array, ""]]:
-    """Searches the translations of sources; also counts the steps of the longest search.
+    """Searches for the translation of each source, and counts the steps of the longest search.
 
-    It is compiled once for each shape of sources, so pad them to few shapes. It is an error, raised while the model is
-    traced, that sources or targets are longer than its fixed length.
+    It is compiled once for each shape of sources, so pad them to few shapes. Where sources or targets are longer than
+    the model's fixed length, a UsageError is raised while the model is traced.
 
     Padding is never chosen, nor is the start token unless it is also the end token. A target depends on its source, on
     the key and, if it is sampled, on its place in the batch; padding and the rest of the batch do not change it.
 
     The result equals that of Hugging Face's `generate` with `num_beams`, `length_penalty`, `early_stopping=False`,
-    `max_length=search.max_length + 1` (which counts the start), `bad_words_ids=[[pad]]` and `forced_eos_token_id`, as
-    in Marian's generation configs for the last two. A start token that is not the padding is a bad word too.
+    `max_length=search.max_length + 1` (which counts the start), `bad_words_ids=[[pad]]` and `forced_eos_token_id`, the
+    last two as in Marian's generation configs. A start token that is not the padding is a bad word too.
 
-    Sources are sentences with trailing padding, and their lengths without it, or images without lengths.
+    Args:
+      source: Sentences with trailing padding, or images.
+      lengths: The lengths of sentences without padding; None for images.
     """
     special = Special(*(jnp.asarray(token, jnp.int32) for token in (start, end, pad)))
     started = model.apply({"params": params}, source, lengths, search.max_length, method="start")

@@ -1,4 +1,4 @@
-"""The choice of a token from its logits: the highest one, or one that is sampled."""
+"""The choice of the next token from its logits: the most probable one, or a sample."""
 
 import dataclasses
 from typing import Annotated, ClassVar
@@ -14,22 +14,22 @@ BLOCK = 128  # size of the blocks of logits whose maxima `highest` compares firs
 
 @dataclasses.dataclass(frozen=True)
 class Sampling(Checked):
-    """How the next token is chosen from its logits; the most probable one always may be.
+    """How the next token is chosen from its logits. No option excludes the most probable token.
 
-    `top_p` is of Holtzman et al. 2020, §3.1, after `temperature` and `top_k`; `min_p`, after it, of Nguyen et al. 2025,
-    §3. `repetition_penalty` comes before all (Keskar et al. 2019, §4.1, as Hugging Face does it for negative logits).
+    They apply in this order: `repetition_penalty` (Keskar et al. 2019, §4.1; for negative logits as Hugging Face does
+    it), `temperature`, `top_k`, `top_p` (Holtzman et al. 2020, §3.1) and `min_p` (Nguyen et al. 2025, §3).
     """
 
     temperature: Annotated[Positive, Sentinel(0, "greedy")] = 1.0  # divides the logits
-    top_k: Annotated[Count, Sentinel(0, "all")] = 0  # so many of the most probable
-    top_p: Annotated[Positive, at_most(1)] = 1.0  # the most probable that together have this probability
-    min_p: Share = 0.0  # those of at least this share of the highest probability
-    repetition_penalty: Positive = 1.0  # divides positive logits of tokens that were there, multiplies negative ones
+    top_k: Annotated[Count, Sentinel(0, "all")] = 0  # keeps this many of the most probable tokens
+    top_p: Annotated[Positive, at_most(1)] = 1.0  # keeps the most probable tokens that together reach this probability
+    min_p: Share = 0.0  # keeps tokens with at least this share of the highest probability
+    repetition_penalty: Positive = 1.0  # divides positive logits of tokens that have occurred, multiplies negative ones
 
     PATH: ClassVar[str] = ""
 
     def penalised(self, logits: Float[Array, "B V"], tokens: Int[Array, "B T"], seen: Bool[Array, "#B T"]) -> jax.Array:
-        """Penalises the logits of next tokens that the sequences have already, at the places that count as seen."""
+        """Penalises the logits of tokens that the sequences already have at places that are `seen`."""
         if self.repetition_penalty == 1:
             return logits
         rows = jnp.arange(len(tokens))[:, None]
@@ -38,7 +38,7 @@ class Sampling(Checked):
         return jnp.where(repeated, logits * factor.astype(logits.dtype), logits)
 
     def filtered(self, logits: Float[Array, "B V"]) -> Float[Array, "B V"]:
-        """Sets the logits of tokens that may not be drawn to −∞, for a temperature above 0."""
+        """Sets the logits of tokens that may not be drawn to −∞; the temperature must be above 0."""
         logits = logits.astype(jnp.float32) / self.temperature
         if self.top_k:
             logits = _keep_ranks(logits, jnp.arange(logits.shape[-1])[None, :] < self.top_k)
@@ -58,16 +58,17 @@ class Sampling(Checked):
 
 
 def _keep_ranks(logits: Float[Array, "B V"], keep: Bool[Array, "#B V"]) -> Float[Array, "B V"]:
-    """Sets tokens whose rank by logit `keep` excludes to −∞; of equal logits the first has the lower rank."""
+    """Sets the logits whose ranks are not kept to −∞; of equal logits, the first has the lower rank."""
     ranks = jnp.argsort(jnp.argsort(-logits, axis=-1, stable=True), axis=-1)
     kept = jnp.take_along_axis(jnp.broadcast_to(keep, logits.shape), ranks, axis=-1)
     return jnp.where(kept, logits, -jnp.inf)
 
 
 def highest(logits: Float[Array, "R V"], count: int) -> tuple[Float[Array, "R count"], Int[Array, "R count"]]:
-    """Does what `jax.lax.top_k` does, but faster where V is large: it reads only blocks with the highest maxima.
+    """Computes `jax.lax.top_k`, but faster where V is large: it reads only the blocks with the highest maxima.
 
-    Each of the first `count` values, ties in order of place, lies in one of the first `count` blocks by maximum.
+    Each of the `count` highest values, ties in order of place, lies in one of the `count` blocks with the highest
+    maxima.
     """
     size, width = BLOCK, logits.shape[-1]
     whole = width // size * size

@@ -1,7 +1,7 @@
-"""The search for a target: token by token, or with beams, as Hugging Face's `generate` defines them.
+"""The search for a target, token by token or with beams, as Hugging Face's `generate` defines it.
 
-Both take `step(tokens, target) -> (logits, target)`, which returns the logits of the token after each sentence's last
-token; `target` holds the model's caches of the tokens before it.
+Both take `step(tokens, target) -> (logits, target)`, which reads each sentence's last token and returns the logits of
+the next one; `target` holds the model's caches of earlier tokens.
 """
 
 import dataclasses
@@ -22,22 +22,22 @@ Step = Callable[[Int[Array, "B"], Any], tuple[Float[Array, "B V"], Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Search(Checked):
-    """How a target is searched.
+    """How a target is searched for.
 
-    At `max_length` the end is forced. The forced end adds nothing to the log-probability by which it is ranked.
+    At `max_length` the end is forced, which adds nothing to the log-probability by which a sequence is ranked.
     """
 
-    beams: Count  # K, the sequences of each sentence that are followed at once; 1 chooses each token by `sampling`
-    length_penalty: Number  # p in the rank, log-probability / length ** p, of what has ended; above 0 favours length
-    max_length: Count  # in tokens, the end included
-    min_length: Count = 1  # likewise
+    beams: Count  # K, the number of sequences followed for each sentence; 1 chooses each token by `sampling`
+    length_penalty: Number  # p in the rank of ended sequences, log-probability / length ** p; above 0 favours length
+    max_length: Count  # longest target in tokens, end included
+    min_length: Count = 1  # shortest target in tokens, end included
     sampling: Sampling = GREEDY  # how a single beam chooses; several beams never sample
 
     PATH: ClassVar[str] = ""
 
     @classmethod
     def configured(cls, data: Any) -> "Search":
-        """Makes the search that a `train.data.pairs.WrittenTextData` asks for."""
+        """Makes the search that the config's section `data` describes."""
         return cls(data.beams, data.length_penalty, data.target_length)
 
     def __post_init__(self):
@@ -56,9 +56,9 @@ class Search(Checked):
             )
 
     def allowed(self, logits: Float[Array, "R V"], position: Int[Array, ""], special: "Special") -> jax.Array:
-        """Sets logits of tokens that may not stand at a position to −∞.
+        """Sets the logits of tokens that may not stand at a position to −∞.
 
-        These are the start, padding, an end before `min_length`, and at the last position all tokens but the end.
+        These are the start, padding, the end before `min_length`, and at the last position all tokens but the end.
         """
         token = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
         last = position == self.max_length - 1
@@ -67,25 +67,25 @@ class Search(Checked):
 
 
 class Special(NamedTuple):
-    """The ids that have a meaning for a search."""
+    """The ids of special tokens."""
 
-    start: Int[Array, ""]  # which the model reads first
-    end: Int[Array, ""]  # after which a target is finished
-    pad: Int[Array, ""]  # after the end; it may be the same as the start or the end
+    start: Int[Array, ""]  # read first
+    end: Int[Array, ""]  # finishes a target
+    pad: Int[Array, ""]  # follows the end; may be the same as the start or the end
 
 
 class Translations(NamedTuple):
     """The target of each source."""
 
-    tokens: Int[Array, "B T"]  # without the start, with the end, and padding after it
-    lengths: Int[Array, "B"]  # the end included
+    tokens: Int[Array, "B T"]  # without the start; padding follows the end
+    lengths: Int[Array, "B"]  # end included
     scores: Float[Array, "B"]  # log-probabilities
 
 
 def one_by_one(
     step: Step, target: Any, search: Search, special: Special, keys: Key[Array, "B"]
 ) -> tuple[Translations, Int[Array, ""]]:
-    """Chooses each token by `search.sampling` until all sentences end; also returns how many steps that took."""
+    """Chooses each token by `search.sampling` until all sentences end, and counts the steps."""
     batch, most = len(keys), search.max_length
 
     def unfinished(carry: tuple) -> Bool[Array, ""]:
@@ -112,27 +112,27 @@ def one_by_one(
 
 
 class _Beams(NamedTuple):
-    """The state of a beam search between two steps: K running sequences a sentence, and what has ended."""
+    """The state of a beam search between two steps: K running sequences for each sentence, and the best ended ones."""
 
-    position: Int[Array, ""]  # how many tokens each has
-    last: Int[Array, "B K"]  # the last one of each
-    target: Any  # the model's caches, with an axis of beams before that of the batch, as `jax.vmap` needs it
+    position: Int[Array, ""]  # number of tokens in each running sequence
+    last: Int[Array, "B K"]  # last token of each
+    target: Any  # the model's caches, whose axis of beams comes before that of the batch, as `jax.vmap` needs it
     tokens: Int[Array, "B K T"]
-    scores: Float[Array, "B K"]  # log-probabilities, highest first; −∞ is none
-    ranks: Float[Array, "B K"]  # of the K best ended sequences, highest first; −∞ is none
+    scores: Float[Array, "B K"]  # log-probabilities, highest first; −∞ stands for no sequence
+    ranks: Float[Array, "B K"]  # ranks of the K best ended sequences, highest first; −∞ stands for no sequence
     best: Translations  # the best ended sequence
-    open: Bool[Array, "B"]  # whether a sentence may still find a better sequence
+    open: Bool[Array, "B"]  # whether a better sequence may still be found
 
 
 def with_beams(
     step: Step, target: Any, search: Search, special: Special, batch: int
 ) -> tuple[Translations, Int[Array, ""]]:
-    """Finds the best sequence with K beams; also counts the steps that took.
+    """Finds the best sequence with K beams, and counts the steps.
 
-    This follows `generate(num_beams=K, early_stopping=False)` of Hugging Face's transformers. Each step takes the 2K
-    best continuations of a sentence's beams. Those that end, if among the first K, are ranked by log-probability /
-    length ** p, and the K best of all ended sequences are kept. The K best of the others run on. A sentence is finished
-    when its best running sequence, ranked at its present length, is below all K ended ones.
+    This is `generate(num_beams=K, early_stopping=False)` of Hugging Face's transformers. Each step takes the 2K best
+    continuations of a sentence's beams. Those among the first K that end are ranked by log-probability / length ** p,
+    and the K best of all ended sequences are kept. The K best of the others go on. A sentence is finished when its best
+    running sequence, ranked at its present length, is below all K ended ones.
     """
 
     def unfinished(beams: _Beams) -> Bool[Array, ""]:
@@ -145,7 +145,7 @@ def with_beams(
 
 
 def _start(target: Any, search: Search, special: Special, batch: int) -> _Beams:
-    """Makes beams without tokens; only the first may go on, since all would write the same."""
+    """Makes beams without tokens; only the first goes on, since all would write the same."""
     k, most = search.beams, search.max_length
     none = jnp.full((batch, k), -jnp.inf)
     padding = jnp.full((batch, k, most), special.pad, jnp.int32)
@@ -196,7 +196,7 @@ def _longer(step: Step, search: Search, special: Special, beams: _Beams) -> _Bea
 
 
 def _on_beams(step: Step, last: Int[Array, "B K"], target: Any) -> tuple[Float[Array, "K B V"], Any]:
-    """Takes a step with all beams; scalars, such as the length of a cache, are the same for all beams."""
+    """Takes a step with all beams, which share scalars, such as the length of a cache."""
     leaves, structure = jax.tree.flatten(target)
     axes = [0 if leaf.ndim else None for leaf in leaves]
 
@@ -211,7 +211,7 @@ def _on_beams(step: Step, last: Int[Array, "B K"], target: Any) -> tuple[Float[A
 def _continuations(
     logits: Float[Array, "K B V"], search: Search, special: Special, beams: _Beams
 ) -> tuple[Float[Array, "B C"], Int[Array, "B C"], Int[Array, "B C"]]:
-    """Chooses the C = 2K best continuations of a sentence, best first: log-probabilities, beams and tokens."""
+    """Chooses each sentence's C = 2K best continuations, best first: log-probabilities, beams and tokens."""
     k, batch, size = logits.shape
     count = min(2 * k, size)
     rows = logits.reshape(-1, size)
@@ -223,7 +223,7 @@ def _continuations(
 
 
 def _log_probabilities(logits: Float[Array, "R V"], values: Float[Array, "R M"]) -> Float[Array, "R M"]:
-    """Computes the log-probabilities of some of the logits in the softmax of all."""
+    """Computes the log-probabilities, in the softmax of all logits, of some of them."""
     return values - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
 
 

@@ -1,4 +1,4 @@
-"""Scores of translations against references, computed by `sacrebleu`."""
+"""Scores of translations against references, by `sacrebleu`."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ METRICS = {"bleu": BLEU(), "chrf": CHRF()}
 
 
 def scores(translations: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Measures BLEU and chrF of a corpus, from 0 to 100, and which fraction of translations equal their reference."""
+    """Measures BLEU and chrF of a corpus, from 0 to 100, and the share of translations that equal their references."""
     exact = sum(translation == reference for translation, reference in zip(translations, references, strict=True))
     measured = {name: metric.corpus_score(translations, [list(references)]).score for name, metric in METRICS.items()}
     return measured | {"exact_match": exact / len(references)}
@@ -18,7 +18,7 @@ def scores(translations: Sequence[str], references: Sequence[str]) -> dict[str, 
 def by_length(
     translations: Sequence[str], references: Sequence[str], lengths: Sequence[int], groups: Sequence[int]
 ) -> dict[str, float]:
-    """Measures the BLEU of sources up to each length of ascending groups, such as `bleu_to_8`, where there are some."""
+    """Measures BLEU by groups of source lengths, such as `bleu_to_8`; `groups` are their rising upper bounds."""
     places = np.searchsorted(groups, lengths)
     bleu = {}
     for place, longest in enumerate(groups):
@@ -30,7 +30,7 @@ def by_length(
 
 
 def signatures() -> dict[str, str]:
-    """Names the settings of each metric as `sacrebleu` does, for one reference a sentence."""
+    """Names each metric's settings as `sacrebleu` does, for one reference a sentence."""
     for metric in METRICS.values():
         metric.corpus_score(["a"], [["a"]])
     return {f"{name}_signature": str(metric.get_signature()) for name, metric in METRICS.items()}

@@ -1,4 +1,4 @@
-"""The grid of a sweep: which configs it has, what they are called, and whether it extends another."""
+"""The grid of a sweep: its configs, their names, and whether it extends an earlier sweep."""
 
 import contextlib
 import dataclasses
@@ -25,7 +25,7 @@ from train.loading import literal, name_of
 from train.loading.leaves import CHANGEABLE, LEAVES
 
 FILE = "sweep.json"
-ARGUMENT = "argument"  # stands for the config file's argument where a field is expected
+ARGUMENT = "argument"  # the name, among fields, of the config file's argument
 CLOSING = {"(": ")", "[": "]", "{": "}"}
 QUOTES = ("'", '"')
 LONGEST = 200  # characters in a folder's name; file systems allow 255
@@ -48,7 +48,7 @@ class _Tuning(TypedDict):
     rule: str
 
 
-class _Record(TypedDict, total=False):  # what `sweep.json` holds, as far as it is read
+class _Record(TypedDict, total=False):  # the entries of `sweep.json` that are read
     config: str
     overrides: dict[str, Value]
     over: Required[dict[str, list[Value]]]
@@ -61,26 +61,26 @@ class _Record(TypedDict, total=False):  # what `sweep.json` holds, as far as it 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """What a sweep was asked for; its grid is every combination of `over`."""
+    """The request for a sweep. Its grid is every combination of the values in `over`."""
 
     config: str  # the file, with or without an argument
-    overrides: Mapping[str, str]  # of all runs, from a leaf to the text of its value
+    overrides: Mapping[str, str]  # shared by all runs, from a leaf to the text of its value
     over: Mapping[str, Sequence[str]]  # from a leaf, or `argument`, to the texts of its values
-    seeds: Sequence[Sequence[int]]  # of each run; those of one run are trained together
+    seeds: Sequence[Sequence[int]]  # the seeds of each run, which trains them together
     equal: str  # what is matched with the baseline, which has the first value of the first of `over`; '' is nothing
     also: Sequence[Mapping[str, str]] = ()  # settings beside the grid, each from a leaf to the text of its value
-    tune: Tuning | None = None  # what precedes the runs
+    tune: Tuning | None = None  # what is tuned before the runs
     declaration: Declaration | None = None  # what was declared before anything was trained
 
     @property
     def cells(self) -> dict[tuple[str, ...], Request]:
-        """The cells by their values: the requests of the grid, then those of the settings beside it."""
+        """The cells by their values: those of the grid, then those beside it."""
         settings = (*combinations(self.over), *self.also)
         return {tuple(chosen.values()): self._request(chosen) for chosen in settings}
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The sweep as its JSON file holds it."""
+        """The sweep as JSON holds it."""
         return json.loads(json.dumps(dataclasses.asdict(self)))
 
     def baseline(self, values: tuple[str, ...]) -> tuple[str, ...]:
@@ -99,12 +99,12 @@ class Sweep:
 
 
 def split(text: str) -> list[str]:
-    """Splits a text at commas that stand in no brackets and no quotes; it removes quotes around a whole value."""
+    """Splits a text at commas outside brackets and quotes, and removes quotes around whole values."""
     if len(text) > specs.LENGTH:
         raise UsageError(
             f"{text!r} has {len(text)} characters, and at most {specs.LENGTH} are read; give fewer values."
         )
-    values, awaited = [""], ""  # the closing brackets that are to come
+    values, awaited = [""], ""  # `awaited` holds the closing brackets that are to come
     for piece in _PIECE.findall(text):
         if piece in CLOSING:
             awaited += CLOSING[piece]
@@ -121,12 +121,12 @@ def split(text: str) -> list[str]:
         raise UsageError(f"{text!r} has no closing {awaited[-1]}; close it, or put quotes around the value.")
     values = [value.strip() for value in values]
     if "" in values:
-        raise UsageError(f"{text!r} has an empty value; write '' for one that is meant, or take a comma away.")
+        raise UsageError(f"{text!r} has an empty value; write '' for one that is meant, or remove a comma.")
     return [value[1:-1] if _PIECE.fullmatch(value) and value[0] in QUOTES else value for value in values]
 
 
 def decided(equal: str) -> dict[str, str]:
-    """Gathers the fields that other flags of a sweep decide, so that they cannot vary, with these flags."""
+    """Lists the fields that cannot vary, each with the flag that decides it."""
     by_matching = {path: f"--equal={equal}" for path, leaf in LEAVES.items() if equal and leaf.matched == equal}
     return {path: leaf.sweep for path, leaf in LEAVES.items() if leaf.sweep} | by_matching
 
@@ -137,7 +137,7 @@ def _check_undecided(flag: str, field: str, equal: str = "") -> None:
 
 
 def over(texts: Sequence[str], overrides: Mapping[str, str], equal: str) -> dict[str, list[str]]:
-    """Reads the fields that vary with their values, from texts of --over of the form `FIELD=VALUE,VALUE`."""
+    """Reads which fields vary, and their values, from --over flags of the form `FIELD=VALUE,VALUE`."""
     fields: dict[str, list[str]] = {}
     for text in texts:
         field, _, values = text.partition("=")
@@ -156,7 +156,7 @@ def over(texts: Sequence[str], overrides: Mapping[str, str], equal: str) -> dict
 
 
 def also(texts: Sequence[str], grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Reads the settings beside the grid, from texts of --also of the form `FIELD=VALUE,FIELD=VALUE`."""
+    """Reads the settings beside the grid, from --also flags of the form `FIELD=VALUE,FIELD=VALUE`."""
     beside: list[dict[str, str]] = []
     for text in texts:
         pairs = [pair.partition("=") for pair in split(text)]
@@ -177,7 +177,7 @@ def combinations(grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
 
 
 def _check_apart(field: str, values: Sequence[str]) -> None:
-    """Raises a UsageError where two values are equal, or have one folder, since names cannot have every character."""
+    """Raises a UsageError where two values are equal or, since names lack some characters, share a folder."""
     known = [(value, _meant({field: value}), pool.name_of(value)) for value in values]
     for (left, meant, name), (right, also_meant, other) in itertools.combinations(known, 2):
         both = f"--over {field} has {left!r} and {right!r}"
@@ -188,7 +188,7 @@ def _check_apart(field: str, values: Sequence[str]) -> None:
 
 
 def _meant(setting: Mapping[str, str]) -> dict[str, Any]:
-    """Reads the texts of values, so that those that mean the same are equal."""
+    """Reads the texts of values, so that texts with the same meaning become equal."""
     return {field: _value(field, text) for field, text in setting.items()}
 
 
@@ -196,19 +196,19 @@ def _value(field: str, text: str) -> Any:
     valid = LEAVES[field].valid if field in LEAVES else Valid(str)
     if valid.kind is not str:
         return literal(text)
-    with contextlib.suppress(UsageError):  # the config tells what is wrong
+    with contextlib.suppress(UsageError):  # the config will say what is wrong
         read = [rule.value(text, "") for rule in valid.each(Reader)]
         return next(filter(None, read), None) or specs.pattern(text)
     return text
 
 
 def run_name(seeds: Sequence[int]) -> str:
-    """Names a run's folder, within that of its cell."""
+    """Names a run's folder within its cell's folder."""
     return f"seed{seeds[0]}" if len(seeds) == 1 else f"seeds{seeds[0]}-{seeds[-1]}"
 
 
 def read(directory: Path) -> dict[str, Any] | None:
-    """Reads the `sweep.json` of a folder; gives None where the folder is missing or empty."""
+    """Reads a folder's `sweep.json`; returns None where the folder is missing or empty."""
     path = directory / FILE
     if path.is_file():
         record = {"also": [], "tune": None, "declaration": None} | read_json(path)
@@ -223,31 +223,30 @@ def read(directory: Path) -> dict[str, Any] | None:
 
 
 def is_record(value: Any, names: Sequence[str] = ("over",)) -> bool:
-    """Tells whether a value is what a `sweep.json` holds, with entries of these names."""
+    """Tells whether a value is the content of a `sweep.json` and has these entries."""
     return fits(_Record, value) and value.keys() >= {*names, *(["cells"] if value.get("tune") else [])}
 
 
 def write(directory: Path, record: Mapping[str, Any]) -> None:
-    """Makes the folder and writes `sweep.json`; raises a UsageError where that is impossible."""
+    """Makes the folder and writes its `sweep.json`; raises a UsageError where that is impossible."""
     with writing(str(directory)):
         directory.mkdir(parents=True, exist_ok=True)
         write_json(directory / FILE, record)
 
 
 def check_extends(before: Mapping[str, Any], now: Sweep, directory: Path) -> None:
-    """Raises a UsageError where a folder's sweep is no part of the sweep that is asked for now."""
-    old = Sweep(**{field.name: before[field.name] for field in dataclasses.fields(Sweep)})
-    plain = now.plain
+    """Raises a UsageError unless the new sweep extends the one in the folder."""
+    plain, overrides, over = now.plain, before["overrides"], before["over"]
     changed = [name for name in ("config", "equal", "tune", "declaration") if before[name] != plain[name]]
-    fixed = {**old.overrides, **now.overrides}.keys() - (CHANGEABLE - {"train.length"})
-    changed += [f"--config.{field}" for field in sorted(fixed) if old.overrides.get(field) != now.overrides.get(field)]
-    if list(old.over) != list(now.over):
+    fixed = {**overrides, **now.overrides}.keys() - (CHANGEABLE - {"train.length"})
+    changed += [f"--config.{field}" for field in sorted(fixed) if overrides.get(field) != now.overrides.get(field)]
+    if list(over) != list(now.over):
         changed.append("--over")
     else:
-        changed += [f"--over {field}" for field in old.over if not set(old.over[field]) <= set(now.over[field])]
-    if not all(setting in now.also for setting in old.also):
+        changed += [f"--over {field}" for field in over if not set(over[field]) <= set(now.over[field])]
+    if not all(setting in now.also for setting in before["also"]):
         changed.append("--also")
-    if old.equal and old.over and next(iter(old.over.values()))[0] != next(iter(now.over.values()))[0]:
+    if before["equal"] and over and next(iter(over.values()))[0] != next(iter(now.over.values()))[0]:
         changed.append("its baseline, the first value of the first --over")
     if changed:
         raise UsageError(
@@ -257,7 +256,7 @@ def check_extends(before: Mapping[str, Any], now: Sweep, directory: Path) -> Non
 
 
 def seeds(before: Sequence[Sequence[int]], first: int, count: int, directory: Path) -> list[list[int]]:
-    """Deals seeds to the runs of a setting: those of before, some with several, then one for each new seed."""
+    """Assigns seeds to a setting's runs: known runs keep theirs, and each new seed gets a run of its own."""
     known = [seed for together in before for seed in together]
     asked = list(range(first, first + count))
     if known != asked[: len(known)]:

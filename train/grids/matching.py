@@ -1,7 +1,7 @@
-"""Checks all configs of a sweep before training, and makes them as large or as costly as the baseline where asked for.
+"""Checks all configs of a sweep before it trains, and makes their models as large or as costly as the baseline's.
 
-Checking a config opens its data and traces its model; `apart` does so in a separate process, so that no accelerator
-is held while the runs need it.
+Checking a config opens its data and traces its model. `in_new_process` does so in another process, so that no
+accelerator is held while the runs need it.
 """
 
 import bisect
@@ -28,21 +28,21 @@ from train.state import count_parameters
 from train.tasks import Task
 
 TOLERANCE = 0.01
-MOST = 64  # replicas of one program
-STATES, BATCHES = 4, 64  # a replica's step takes about so many times its state's and its batch's bytes
-SHORT = 3e11  # operations of a run up to which a CPU saves more by one start than it loses by one program
+MOST = 64  # the most replicas of one program
+STATES, BATCHES = 4, 64  # a replica's step needs about 4 times its state's and 64 times its batch's bytes
+SHORT = 3e11  # operations of a run up to which, on a CPU, one start for all saves more than one program for all loses
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A setting: a config as `loading.resolve` takes it."""
+    """A request for a config, as `loading.resolve` takes it."""
 
-    name: str  # its name in messages
+    name: str  # the setting's name in messages
     spec: str  # the config file, with or without an argument
     overrides: Mapping[str, str]  # from a leaf to the text of its value
 
     def but(self, changes: Mapping[str, str]) -> "Request":
-        """Changes some overrides."""
+        """Copies the request with some overrides changed."""
         return dataclasses.replace(self, overrides={**self.overrides, **changes})
 
     @property
@@ -52,16 +52,16 @@ class Request:
 
     @property
     def config(self) -> Config:
-        """The config itself."""
+        """The config."""
         return loading.resolve(self.spec, self.overrides)[0]
 
     def length(self, part: Fraction) -> str:
-        """Writes a length of training that is a part or a multiple of the setting's."""
+        """Writes a part or a multiple of the training's length."""
         length = durations.Duration.parse(self.config.train.length, "train.length")
         return f"{float(length.amount * part):.4f} {length.unit}"
 
     def setup(self) -> Setup:
-        """Sets its run up, and raises a UsageError where the run would."""
+        """Sets up a run; raises a UsageError where the run itself would."""
         try:
             return Setup.of(self.config)
         except UsageError as error:
@@ -70,33 +70,29 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """What `prepare` has found."""
+    """The result of `prepare`."""
 
-    chosen: Mapping[str, Mapping[str, str]]  # by name, what makes a setting equal to its baseline; {} of a baseline
-    sizes: Mapping[str, int]  # by name, parameters or operations with these overrides; 0 where nothing is matched
-    seed: int  # of the first setting
-    platform: str  # of the devices, such as `cpu`
-    together: int  # how many runs that differ in seed or learning rate alone may be trained in one program
+    chosen: Mapping[str, Mapping[str, str]]  # by name, the overrides that make a setting equal to its baseline
+    sizes: Mapping[str, int]  # by name, the parameters or operations with these overrides; 0 where nothing is matched
+    seed: int  # the first setting's
+    jobs: int  # the number of runs at a time that suits the devices; 0 is one for each CPU
+    together: int  # how many runs that differ only in seed or learning rate one program may train
 
 
-def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function in a new process, which ends before its result is given."""
+def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function in a new process, and waits until that has ended."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
-@dataclasses.dataclass(frozen=True)
-class Examined:
-    """What `examined` has found."""
+def examine(requests: Sequence[Request]) -> tuple[list[str], int, int]:
+    """Checks every setting as a run does.
 
-    reasons: Sequence[str]  # why each setting cannot be trained; '' where it can
-    platform: str  # of the devices
-    together: int  # how many runs that differ in seed or learning rate alone may be trained in one program
-
-
-def examined(requests: Sequence[Request]) -> Examined:
-    """Checks every setting as a run does; those that cannot be trained have a reason in place of an error."""
-    reasons, together = [], MOST
+    Returns:
+      The reason why each setting cannot be trained, '' where it can; and `jobs` and `together` of `Prepared`. On a CPU,
+      runs are trained apart, since one on each core is faster than several in one program.
+    """
+    reasons, together = [], 1 if jax.default_backend() == "cpu" else MOST
     for request in requests:
         try:
             setup = request.setup()
@@ -105,13 +101,15 @@ def examined(requests: Sequence[Request]) -> Examined:
             reasons.append("")
         except UsageError as error:
             reasons.append(str(error).removeprefix(f"{request.name}: "))
-    return Examined(reasons, jax.default_backend(), together)
+    return reasons, _jobs(), together
 
 
 def prepare(requests: Sequence[Request], baselines: Sequence[Request], equal: str, replicas: str) -> Prepared:
-    """Checks every setting as a run does, and matches it with its baseline, which may be itself, as `EQUAL` says.
+    """Checks every setting as a run does, and matches it with its baseline, which may be itself.
 
-    Whether runs are trained together is `yes`, `no`, or `auto`; see `_together`.
+    Args:
+      equal: What is matched, a name of `EQUAL`, or ''.
+      replicas: Whether one program may train several runs: `yes`, `no`, or `auto`; see `_together`.
     """
     setups = {request.name: request.setup() for request in requests}
     chosen: dict[str, Mapping[str, str]] = {request.name: {} for request in requests}
@@ -126,15 +124,18 @@ def prepare(requests: Sequence[Request], baselines: Sequence[Request], equal: st
         setups = {request.name: request.but(chosen[request.name]).setup() for request in requests}
         sizes = {name: size(setup) for name, setup in setups.items()}
     together = 1 if replicas == "no" else min(_together(setup, replicas == "yes") for setup in setups.values())
-    return Prepared(chosen, sizes, setups[requests[0].name].config.seed, jax.default_backend(), together)
+    return Prepared(chosen, sizes, setups[requests[0].name].config.seed, _jobs(), together)
+
+
+def _jobs() -> int:
+    return 0 if jax.default_backend() == "cpu" else 1
 
 
 def _together(setup: Setup, asked: bool) -> int:
-    """Finds how many runs of a setting may be trained in one program.
+    """Counts how many runs of a setting one program may train, so that their states and batches fit on a device.
 
-    As many as their states and batches leave room for on a device. Where that was not asked for, it is one if batches
-    cannot be stacked or seeds start from different runs, which else are errors, and on a CPU, which trains long runs
-    faster one on each core.
+    If the user has not asked for that, it is one where it is impossible, since batches cannot be stacked or seeds start
+    from different runs, and where it is slow: a CPU trains long runs faster one on each core.
     """
     try:
         setup.task.check_stackable()
@@ -152,12 +153,12 @@ def _together(setup: Setup, asked: bool) -> int:
 
 
 def parameters(setup: Setup) -> int:
-    """Counts the parameters of the whole model."""
+    """Counts the model's parameters."""
     return _count(setup.task)
 
 
 def operations(setup: Setup) -> int:
-    """Counts the operations of all forward and backward passes of the training."""
+    """Counts the operations of all forward and backward passes in training."""
     return setup.timetable.total * setup.config.data.batch_size * setup.task.cost().training
 
 
@@ -169,7 +170,7 @@ def _count(task: Task) -> int:
 
 
 def matched_parameters(request: Request, total: int) -> dict[str, str]:
-    """Finds a width, and hidden units of the MLP where widths alone are too coarse, for so many parameters."""
+    """Finds the width, and where that is too coarse the MLP's hidden units, that give this many parameters."""
     config, size = request.config, 0
     if config.model.pretrained:
         raise UsageError(
@@ -185,7 +186,7 @@ def matched_parameters(request: Request, total: int) -> dict[str, str]:
             return changes
     raise UsageError(
         f"--equal=parameters finds no size within {TOLERANCE:.0%} of the baseline's {total:,} parameters for "
-        f"{request.name}: the nearest has {size:,}; give a baseline that is wider, or fewer heads."
+        f"{request.name}: the nearest has {size:,}; give a wider baseline, or fewer heads."
     )
 
 
@@ -194,7 +195,7 @@ def _resized(request: Request, field: str, step: int, number: int) -> int:
 
 
 def nearest(size: Callable[[int], int], wanted: int, start: int) -> int:
-    """Searches from `start` for the number, 1 at least, at which an increasing function is nearest to `wanted`."""
+    """Searches from `start` for the number above 0 at which an increasing function is nearest to `wanted`."""
     size, high = functools.cache(size), max(start, 1)
     while size(high) < wanted:
         high *= 2
@@ -203,13 +204,13 @@ def nearest(size: Callable[[int], int], wanted: int, start: int) -> int:
 
 
 def _knobs(config: Config) -> dict[str, int]:
-    """Finds the fields that make a model larger, coarse ones first, each with the step by which it may change."""
+    """Lists the fields that make a model larger, coarse ones first, each with the step by which it may change."""
     model, tensor = config.model, max(config.mesh.tensor, 1)
     sizes = {name: leaf for name, leaf in declared(type(model)).items() if leaf.matched == "parameters"}
-    sizes = {name: leaf for name, leaf in sizes.items() if getattr(model, name)}  # what it lacks stays out
+    sizes = {name: leaf for name, leaf in sizes.items() if getattr(model, name)}  # parts that it lacks stay out
     if not sizes:
         raise UsageError(f"--equal=parameters knows no sizes of {type(model).__name__}; match something else.")
-    pairs = 2 if any(getattr(model, "rotaries", ())) else 1  # rotary positions need an even width of a head
+    pairs = 2 if any(getattr(model, "rotaries", ())) else 1  # rotary positions need heads of even width
     return {
         name: getattr(model, divisor) * pairs if (divisor := leaf.valid.note(Multiple)) else tensor
         for name, leaf in sizes.items()

@@ -21,17 +21,17 @@ FINISHED, FAILED, DIVERGED, STOPPED = "finished", "failed", "diverged", "stopped
 PAUSE = 0.1  # seconds between checks of the processes
 
 
-# Takes a work directory, how its run ended, and the seconds that are left for all others; NaN where none has finished.
+# Called with a work directory, its run's outcome, and the seconds until all runs have ended; NaN where that is unknown.
 Ended = Callable[[Path, str, float], None]
 
 
 def command(flags: Sequence[str], workdir: Path) -> list[str]:
-    """Writes the command that trains with the given flags."""
+    """Writes the command that trains with these flags."""
     return [*console.command("train.main"), *flags, f"--workdir={workdir.resolve()}"]
 
 
 def name_of(text: str) -> str:
-    """Writes a value, such as a spec string, as part of a folder's name."""
+    """Writes a value, such as a spec string, so that it can be part of a folder's name."""
     return "".join(c if c.isalnum() or c in "_.=" else "-" for c in text)
 
 
@@ -41,23 +41,23 @@ def is_finished(workdir: Path) -> bool:
 
 
 def log_of(workdir: Path) -> Path:
-    """Places the log to which a run's process prints."""
+    """Names the log that a run's process prints to."""
     return Path(f"{workdir}.log")
 
 
 def shares(jobs: int) -> list[set[int]]:
-    """Divides the CPUs among so many processes, 0 is one for each CPU, so that none waits for another's threads."""
+    """Divides the CPUs among processes, so that none waits for another's threads; 0 jobs is one for each CPU."""
     cpus = sorted(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
     jobs = jobs or len(cpus)
     return [set(cpus[job::jobs]) or {cpus[job % len(cpus)]} for job in range(jobs)]
 
 
 def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Ended) -> dict[Path, str]:
-    """Runs what has no result yet. A call after an interruption continues where the interrupted one stopped.
+    """Runs the commands whose work directories have no result yet, and returns their outcomes.
 
-    The output of a process is appended to `<work directory>.log`. If another call is busy with a run, this one waits
-    for it. SIGTERM and SIGINT are passed on once, so that all runs save, and no run is started. `ended` is called
-    as soon as a run has, with its outcome: finished, failed, diverged, or stopped, which can be continued.
+    A process prints to `<work directory>.log`. A run that another call is training is waited for. SIGTERM and SIGINT
+    are passed on once, so that all runs save, and no more runs start. `ended` is called as soon as a run has finished,
+    failed, diverged, or stopped; the same call later continues runs that stopped.
     """
     pool = _Pool(todo, jobs, ended)
     with cli.signals_handled(pool.hear):
@@ -70,7 +70,7 @@ def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Ended) -> dict
                     pool.start()
                 time.sleep(PAUSE)
         finally:
-            pool.stop()  # after an error no run goes on unnoticed
+            pool.stop()  # after an error, no run goes on unnoticed
     return pool.outcomes
 
 
@@ -82,7 +82,7 @@ class _Pool:
         self._jobs, self._stopping, self.heard = len(self._free), False, False
 
     def start(self) -> None:
-        """Starts as many runs as there are free CPUs for, and skips those that have finished."""
+        """Starts as many runs as there are free shares of CPUs, and skips those that have finished."""
         for workdir, command in list(self.waiting.items()):
             if is_finished(workdir):
                 del self.waiting[workdir]
@@ -104,12 +104,12 @@ class _Pool:
                 self._end(workdir, outcome)
 
     def hear(self, number: int, before: Mapping[int, Any]) -> None:
-        """Notes a signal, of which a second one has its former effect."""
+        """Notes a signal; a second one has its former effect."""
         self.heard = True
         signal.signal(number, before[number])
 
     def stop(self) -> None:
-        """Tells all runs to save and end; it does so once, since a second signal would end them without saving."""
+        """Tells all runs to save and end, but only once, since a second signal would end them without saving."""
         if not self._stopping:
             self._stopping = True
             self.waiting.clear()
@@ -119,7 +119,7 @@ class _Pool:
     def _outcome(self, workdir: Path, code: int) -> str:
         if code == cli.DIVERGED:
             return DIVERGED
-        # A process that does not handle signals yet is ended by our SIGTERM; it has nothing to save.
+        # Our SIGTERM kills a process that does not handle signals yet; it has nothing to save.
         if code not in (0, -signal.SIGTERM if self._stopping else 0):
             return FAILED
         return FINISHED if is_finished(workdir) else STOPPED
@@ -129,7 +129,7 @@ class _Pool:
         self._ended(workdir, outcome, self._left())
 
     def _left(self) -> float:
-        """Estimates the seconds until all runs have ended, by the mean of those that have finished here."""
+        """Estimates the seconds until all runs have ended, from the mean of those that have finished here."""
         runs = len(self.running) + len(self.waiting)
         if not self._seconds:
             return math.nan if runs else 0.0
@@ -139,7 +139,7 @@ class _Pool:
 
 
 def _claimed(path: Path) -> IO[str] | None:
-    """Opens a log and locks it for as long as this call or the process has it open; gives None where another has."""
+    """Opens a log and locks it until this call and the process have closed it; returns None where it is locked."""
     path.parent.mkdir(parents=True, exist_ok=True)
     log = open_regular(path, "a", encoding="utf-8")
     try:
@@ -157,7 +157,7 @@ def _claimed(path: Path) -> IO[str] | None:
 
 
 def _process(command: Sequence[str], log: IO[str], cpus: set[int]) -> subprocess.Popen:
-    """Starts a run's process in a session of its own, so that Ctrl-C reaches it only through this one, and once."""
+    """Starts a process in a session of its own, so that Ctrl-C reaches it once, through this process."""
     inputs = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
     start = functools.partial(subprocess.Popen, command, **inputs, start_new_session=True)
     if not hasattr(os, "sched_setaffinity"):

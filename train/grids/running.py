@@ -1,4 +1,4 @@
-"""The runs of a grid: those that differ in seed and learning rate alone are trained in one program and taken apart."""
+"""The runs of a grid: those that differ only in seed and learning rate are trained in one program, then taken apart."""
 
 import contextlib
 import dataclasses
@@ -30,26 +30,27 @@ from train.run.report import draw_curves
 from train.run.workdir import read_config, read_result, read_results
 from train.state import Params
 
-FOLDER = "together"  # of a sweep; what is in it is gone when its runs are in their own folders
+FOLDER = "together"  # within a sweep: programs of several runs, until the runs are in their own folders
 MEMBERS = "members.json"
 SEED, RATE = "seed", "optimizer.learning_rate"
+JOINT = ("replica", "seed", "learning_rate", "mean", "std")  # entries of a result that only runs trained together have
 Flags = Sequence[str]  # of `train.main`
 Runs = Mapping[Path, Flags]  # by work directory
-Ended = Callable[[Path], None]  # is given the work directory
+Ended = Callable[[Path], None]  # called with a work directory
 
 
 @dataclasses.dataclass(frozen=True)
-class Joint:
-    """Runs of one program."""
+class RunGroup:
+    """The runs of one program."""
 
     flags: Flags
     members: tuple[Path, ...]  # their own work directories, in the order of the replicas
 
 
-def joined(todo: Runs, most: int, directory: Path) -> dict[Path, Joint]:
+def group_runs(todo: Runs, most: int, directory: Path) -> dict[Path, RunGroup]:
     """Groups runs into programs of at most `most` replicas, by the folder in which each program trains.
 
-    One that is alone in its program trains in its own work directory.
+    A run that is alone in its program trains in its own work directory.
     """
     alike: dict[tuple[str, ...], dict[str, dict[int, Path]]] = {}
     for path, flags in todo.items():
@@ -57,7 +58,7 @@ def joined(todo: Runs, most: int, directory: Path) -> dict[Path, Joint]:
         seed, rate = int(fields.pop(f"{OVERRIDE}{SEED}")), fields.pop(f"{OVERRIDE}{RATE}", "")
         rest = tuple(f"{name}={text}" for name, text in fields.items())
         alike.setdefault(rest, {}).setdefault(rate, {})[seed] = path
-    joint = {}
+    groups = {}
     for rest, by_rate in alike.items():
         for rates, seeds in _blocks(by_rate, most):
             members = tuple(by_rate[rate][seed] for rate in rates for seed in seeds)
@@ -66,54 +67,56 @@ def joined(todo: Runs, most: int, directory: Path) -> dict[Path, Joint]:
             own += [f"{OVERRIDE}train.replicas={len(seeds)}"] if len(seeds) > 1 else []
             flags = (*rest, f"{OVERRIDE}{SEED}={seeds[0]}", *own)
             place = _place(flags, members, directory) if len(members) > 1 else members[0]
-            joint[place] = Joint(flags, members)
-    return joint
+            groups[place] = RunGroup(flags, members)
+    return groups
 
 
 def _place(flags: Flags, members: Sequence[Path], directory: Path) -> Path:
-    """Names a program's folder by all that it trains, so that another program is never taken for it."""
+    """Names a program's folder by everything that it trains, so that no other program has the same folder."""
     names = [str(member.relative_to(directory)) for member in members]
     digest = zlib.crc32(json.dumps([flags, names]).encode())
     return directory / FOLDER / f"{names[0].replace('/', '-')}-of-{len(members)}-{digest:08x}"
 
 
 def _blocks(by_rate: Mapping[str, Mapping[int, Path]], most: int) -> Iterator[tuple[tuple[str, ...], range]]:
-    """Yields rates and neighbouring seeds, of which all pairs are wanted, so that each pair is in one block."""
-    of_seeds: dict[range, list[str]] = {}
+    """Divides pairs of rates and seeds into blocks of rates and successive seeds, in which every pair is wanted."""
+    rates_of: dict[range, list[str]] = {}
     for rate, seeds in by_rate.items():
         for _, group in itertools.groupby(enumerate(sorted(seeds)), lambda pair: pair[1] - pair[0]):
             block = [seed for _, seed in group]
             for first in range(block[0], block[-1] + 1, most):
-                of_seeds.setdefault(range(first, min(first + most, block[-1] + 1)), []).append(rate)
-    for seeds, rates in of_seeds.items():
-        at_once = max(1, most // len(seeds)) if "" not in rates else 1
+                rates_of.setdefault(range(first, min(first + most, block[-1] + 1)), []).append(rate)
+    for seeds, rates in rates_of.items():
+        at_once = max(1, most // len(seeds)) if "" not in rates else 1  # '' is the config's own rate
         for start in range(0, len(rates), at_once):
             yield tuple(rates[start : start + at_once]), seeds
 
 
 def take_apart(place: Path, members: Sequence[Path]) -> list[Path]:
-    """Moves each replica of a finished run to its own work directory, as if it had been trained alone.
+    """Moves each replica of a finished program to its own work directory, as a run of its own.
 
-    Seconds are shared out evenly. The best and the last parameters can be evaluated; the state to go on with is gone.
-    Replicas that diverged, which have a record and no result, are returned.
+    Seconds are divided evenly. The best and the last parameters are kept for evaluation, but not the state from which a
+    training continues. Returns the replicas that diverged, which have a record and no result.
     """
-    config, record, found, diverged = read_config(place), read_record(place), read_results(place), []
+    config, record, diverged = read_config(place), read_record(place), []
     examples = dict(np.load(place / EXAMPLES)) if (place / EXAMPLES).is_file() else {}
     source = Checkpoints(place, keep=1)
 
-    @functools.lru_cache(maxsize=2)  # the last step is every replica's, and many share a best one
+    @functools.lru_cache(maxsize=2)  # all replicas have the same last step, and many the same best one
     def load(step: int) -> dict[str, Params]:
         return source.load_evaluated(step) if step in source.steps() else {}
 
-    for replica, (member, result) in enumerate(zip(members, found, strict=True)):
+    for replica, (member, result) in enumerate(zip(members, read_results(place), strict=True)):
         if pool.is_finished(member):
             continue
         member.mkdir(parents=True, exist_ok=True)
-        write_json(member / "config.json", _config_of(config, result))
+        rate = {"learning_rate": result["learning_rate"]} if "learning_rate" in result else {}
+        sections = {"optimizer": config["optimizer"] | rate, "train": config["train"] | {"replicas": 1, "rates": ()}}
+        write_json(member / "config.json", config | {"seed": result["seed"]} | sections)
         for path in place.iterdir():
             if path.is_file() and path.suffix == ".json" and path.name not in ("config.json", "result.json"):
                 shutil.copyfile(path, member / path.name)
-        lines = [_shared(line, len(members)) for line in results.lines_of_replica(record, replica)]
+        lines = [_divided(line, len(members)) for line in results.lines_of_replica(record, replica)]
         write_text(member / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
         with contextlib.closing(TensorBoard(member, 0)) as board:
             for line in lines:
@@ -122,68 +125,61 @@ def take_apart(place: Path, members: Sequence[Path]) -> list[Path]:
         if result.get("ended", {}).get("why") == DIVERGED:
             diverged.append(member)
             continue
-        wanted = {result["best_step"], result["steps"]}
+        steps = {result["best_step"], result["steps"]}
         with Checkpoints(member, keep=1) as target:
             target.clear()
-            for step in wanted:
-                if of_all := load(step):
-                    own = jax.tree.map(operator.itemgetter(replica), of_all)
-                    target.save(step, own, progress=None, best=wanted)
+            for step in steps:
+                if params := load(step):
+                    own = jax.tree.map(operator.itemgetter(replica), params)
+                    target.save(step, own, progress=None, best=steps)
         if examples:
             own = {n: array if n == "index" else array[replica : replica + 1] for n, array in examples.items()}
             np.savez_compressed(member / EXAMPLES, **own)
-        without = {n: v for n, v in result.items() if n not in ("replica", "seed", "learning_rate", "mean", "std")}
-        write_json(member / "result.json", _shared(without, len(members)) | {"together": len(members)})  # last
+        own = {name: value for name, value in result.items() if name not in JOINT}
+        write_json(member / "result.json", _divided(own, len(members)) | {"together": len(members)})  # written last
     shutil.rmtree(place)
-    _members(place).unlink()
+    _members_file(place).unlink()
     return diverged
 
 
-def _members(place: Path) -> Path:
+def _members_file(place: Path) -> Path:
     return place.with_name(f"{place.name}.{MEMBERS}")
 
 
-def _config_of(config: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes the config of one replica's run."""
-    optimizer = config["optimizer"]
-    if "learning_rate" in result:
-        optimizer = optimizer | {"learning_rate": result["learning_rate"]}
-    alone = config["train"] | {"replicas": 1, "rates": ()}
-    return {**config, "seed": result["seed"], "optimizer": optimizer, "train": alone}
+def _divided(line: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Divides seconds and throughput, which are measured for a whole program, by the number of its runs.
 
+    The seconds of an epoch are already those of one run.
+    """
 
-def _shared(line: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Shares out what is counted of all runs of a program together, which the seconds of an epoch are not."""
-
-    def is_of_all(name: str) -> bool:
+    def is_whole(name: str) -> bool:
         return name in ("seconds", "wall_seconds") or name.endswith("_per_second")
 
-    return {n: value / count if is_of_all(n) else value for n, value in line.items() if n != "replica"}
+    return {name: value / count if is_whole(name) else value for name, value in line.items() if name != "replica"}
 
 
 def run_all(todo: Runs, jobs: int, most: int, directory: Path, ended_one: Ended) -> dict[Path, str]:
-    """Trains the runs that are left, `jobs` processes at a time (0 is one for each CPU), each of `most` runs at most.
+    """Trains the runs that have not finished, and prints how each ended and how long the others will take.
 
-    It says how each ended, and how long the others will take.
+    There are `jobs` programs at a time (0 is one for each CPU), each of at most `most` runs.
     """
     for path in sorted((directory / FOLDER).glob(f"*.{MEMBERS}")):
         place = path.with_name(path.name.removesuffix(f".{MEMBERS}"))
         if pool.is_finished(place):
             take_apart(place, [directory / member for member in read_json(path)])
     left = {path: flags for path, flags in todo.items() if not pool.is_finished(path)}
-    joint = joined(left, most, directory)
-    alone = {path: Joint(flags, (path,)) for path, flags in todo.items() if path not in left}
-    programs, outcomes = alone | joint, dict.fromkeys(todo, pool.STOPPED)
+    groups = group_runs(left, most, directory)
+    finished = {path: RunGroup(flags, (path,)) for path, flags in todo.items() if path not in left}
+    programs, outcomes = finished | groups, dict.fromkeys(todo, pool.STOPPED)
     ended, board = list[Path](), Board(todo, directory)
-    jobs = max(1, min(len(pool.shares(jobs)), len(joint)))
+    jobs = max(1, min(len(pool.shares(jobs)), len(groups)))
     several = f" in {counted(len(programs), 'program')}" if len(programs) < len(todo) else ""
     first = pool.log_of(next(iter(programs)))
     print(f"Runs: {len(todo)}{several}, {jobs} at a time; each prints to a file such as {first}", flush=True)
 
     def say(place: Path, outcome: str, left: float) -> None:
         members = programs[place].members
-        apart = len(members) > 1 and outcome == pool.FINISHED
-        diverged = take_apart(place, members) if apart else []
+        diverged = take_apart(place, members) if len(members) > 1 and outcome == pool.FINISHED else []
         rest = f"; {duration_text(left)} left" if left > 0 else ""
         with board.below():
             for path in members:
@@ -195,11 +191,11 @@ def run_all(todo: Runs, jobs: int, most: int, directory: Path, ended_one: Ended)
                 said = f"{path.relative_to(directory)}: {_result(path, place, outcomes[path])}"
                 print(f"[{len(ended)}/{len(todo)}] {said}{rest}", flush=True)
 
-    for place, program in joint.items():
-        if len(program.members) > 1:  # so that what has finished can always be taken apart
+    for place, group in groups.items():
+        if len(group.members) > 1:  # written first, so that a finished program can always be taken apart
             place.parent.mkdir(parents=True, exist_ok=True)
-            write_json(_members(place), [str(member.relative_to(directory)) for member in program.members])
-    pool.run_all({place: pool.command(program.flags, place) for place, program in programs.items()}, jobs, say)
+            write_json(_members_file(place), [str(member.relative_to(directory)) for member in group.members])
+    pool.run_all({place: pool.command(group.flags, place) for place, group in programs.items()}, jobs, say)
     return outcomes
 
 
@@ -213,14 +209,14 @@ def _result(path: Path, place: Path, outcome: str) -> str:
 
 
 def _measured(path: Path) -> Mapping[str, float]:
-    """Reads the metrics that a finished run is trained for: of the test, or where rates are tried of validation."""
+    """Reads a finished run's metrics: on test data, or on validation data where the run tunes something."""
     result = read_result(path)
-    best = result.get("mean", result)["best"]  # `mean` is of seeds that were trained together
+    best = result.get("mean", result)["best"]  # `mean` is that over seeds that were trained together
     return best["validation" if tuning.FOLDER in path.parts else "test"]
 
 
 def sum_up(outcomes: Mapping[Path, str], then: str) -> int:
-    """Says how many runs finished, how many failed, and what to do then; gives the exit code."""
+    """Prints how many runs finished, how many failed, and what to do next; returns the exit code."""
     ended = list(outcomes.values())
     finished, failed = ended.count(pool.FINISHED), ended.count(pool.FAILED) + ended.count(pool.DIVERGED)
     have = "has" if len(outcomes) == 1 else "have"

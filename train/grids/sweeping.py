@@ -1,4 +1,4 @@
-"""A sweep from its flags to its runs: what is asked for, checked, chosen and trained."""
+"""A sweep from the command line to its runs: it is checked, matched, tuned and trained."""
 
 import argparse
 import dataclasses
@@ -14,24 +14,22 @@ from train.grids import declaration, grid, matching, pool, tuning
 from train.grids.running import Ended, Runs, run_all, sum_up
 from train.loading import literal
 
-LISTED = 12  # settings that are named before they are checked
+LISTED = 12  # the most settings that are named while they are checked
 
 
 def asked(flags: argparse.Namespace) -> grid.Sweep:
-    """Reads which sweep the flags ask for, without seeds; raises a UsageError where they have a mistake."""
+    """Reads the sweep that the flags ask for, without seeds; raises a UsageError where they have a mistake."""
     overrides = flags.overrides
     over = grid.over(flags.over, overrides, flags.equal)
     also = grid.also(flags.also, over)
     if also and flags.equal:
-        raise UsageError("--also cannot be beside --equal, which matches settings of the grid; leave one out.")
+        raise UsageError("--also cannot be combined with --equal, which matches settings of the grid; leave one out.")
     sweep = grid.Sweep(flags.config, overrides, over, [], flags.equal, also)
     cells = list(sweep.cells.values())
     if flags.tune:
         taken = {*overrides, *over, *grid.decided(""), *(field for setting in also for field in setting)}
-        field, _, values = flags.tune.partition("=")
-        values, beyond = grid.split(values) if values else [], int(flags.tune_beyond)
-        tune = tuning.read(field, values, flags.tune_length, flags.tune_seeds, beyond, cells[0], taken)
-        tune = dataclasses.replace(tune, apart=flags.tune_apart)
+        values = flags.tune.partition("=")[2]
+        tune = tuning.read(flags, grid.split(values) if values else [], cells[0], taken)
         sweep = dataclasses.replace(sweep, tune=tune)
     if flags.declare:
         declared = declaration.read(flags.declare)
@@ -42,18 +40,18 @@ def asked(flags: argparse.Namespace) -> grid.Sweep:
 
 @dataclasses.dataclass
 class Plan:
-    """A checked sweep in its folder, with what was chosen and tried so far."""
+    """A checked sweep with what has been chosen and tried so far."""
 
-    sweep: grid.Sweep  # what was asked for
-    prepared: matching.Prepared  # what its settings need
+    sweep: grid.Sweep
+    prepared: matching.Prepared
     chosen: dict[str, dict[str, str]]  # by setting, the values of fields that were matched or tuned
-    tried: tuning.Tried  # by setting and value, how its trials did
-    directory: Path  # the folder
-    command: str  # what made it
+    tried: tuning.Tried  # the scores of trials
+    directory: Path  # the sweep's folder
+    command: str  # the command line
 
     @classmethod
     def of(cls, flags: argparse.Namespace, sweep: grid.Sweep, before: Mapping[str, Any] | None) -> "Plan":
-        """Checks the settings and matches those that are new; what was chosen before stays."""
+        """Checks the settings and matches new ones; what was chosen `before` stays."""
         if before:
             grid.check_extends(before, sweep, flags.workdir)
         kept = before["cells"] if before else {}
@@ -63,7 +61,8 @@ class Plan:
             requests[sweep.baseline(values) if flags.equal and request.name not in known else values]
             for values, request in requests.items()
         ]
-        prepared = matching.apart(matching.prepare, [*requests.values()], baselines, flags.equal, flags.replicas)
+        arguments = [*requests.values()], baselines, flags.equal, flags.replicas
+        prepared = matching.in_new_process(matching.prepare, *arguments)
         seeds = grid.seeds(before["seeds"] if before else [], prepared.seed, flags.seeds, flags.workdir)
         chosen = {name: {**known.get(name, {}), **new} for name, new in prepared.chosen.items()}
         tried = {name: cell["tried"] for name, cell in kept.items() if "tried" in cell}
@@ -76,7 +75,7 @@ class Plan:
         return [cell.but(self.chosen[cell.name]) for cell in self.sweep.cells.values()]
 
     def write(self) -> None:
-        """Writes the request, the trials and the choices to `sweep.json`."""
+        """Writes the sweep, the scores and the choices to `sweep.json`."""
         equal, sizes, tried = self.sweep.equal, self.prepared.sizes, self.tried
         cells = {name: {"chosen": chosen} for name, chosen in self.chosen.items()}
         for name, cell in cells.items():
@@ -84,7 +83,7 @@ class Plan:
         grid.write(self.directory, {"command": self.command} | self.sweep.plain | {"cells": cells})
 
     def matched(self) -> list[str]:
-        """Writes a line for each setting that was matched with its baseline."""
+        """Describes in a line each setting that was matched with its baseline."""
         cells, sizes, equal = self.sweep.cells, self.prepared.sizes, self.sweep.equal
         lines = []
         for values, cell in cells.items() if equal else ():
@@ -95,7 +94,7 @@ class Plan:
         return lines
 
     def trials(self) -> tuning.Trials:
-        """Plans what is to be tried next for settings that have no value yet."""
+        """Plans the next trials of settings that have no tuned value yet."""
         tune = self.sweep.tune
         if not tune:
             return {}
@@ -103,7 +102,7 @@ class Plan:
         return tune.trials(waiting, self.tried, self.prepared.seed, self.directory)
 
     def tune(self) -> None:
-        """Chooses the best value for each setting that has none yet."""
+        """Chooses the best value for each setting that has no tuned value yet."""
         tune = self.sweep.tune
         for name, chosen in self.chosen.items() if tune else ():
             if tune.field not in chosen:
@@ -111,21 +110,17 @@ class Plan:
                 chosen[tune.field] = tune.best(self.tried[name])
 
     def runs(self) -> dict[Path, list[str]]:
-        """Lists the runs: the first seeds of all settings, then the next."""
-        found = {}
+        """Lists the runs: the first seeds of all settings, then the second ones, and so on."""
+        runs = {}
         for seeds in self.sweep.seeds:
             own = {"seed": str(seeds[0])} | ({"train.replicas": str(len(seeds))} if len(seeds) > 1 else {})
             for setting in self.settings:
-                found[self.directory / setting.name / grid.run_name(seeds)] = setting.but(own).flags
-        return found
-
-
-def _then(directory: Path) -> str:
-    return f"python -m analysis.report {directory} makes tables of what has finished."
+                runs[self.directory / setting.name / grid.run_name(seeds)] = setting.but(own).flags
+        return runs
 
 
 def _give(todo: Runs, flags: argparse.Namespace) -> int:
-    """Prints or submits the runs that are left; gives the exit code."""
+    """Prints or submits the runs that have not finished; returns the exit code."""
     left = {path: run_flags for path, run_flags in todo.items() if not pool.is_finished(path)}
     if flags.print:
         for path, run_flags in left.items():
@@ -136,7 +131,7 @@ def _give(todo: Runs, flags: argparse.Namespace) -> int:
 
 
 def _submit(commands: Sequence[Sequence[str]], directory: Path, options: str) -> None:
-    """Submits commands as one array of SLURM jobs, whose output goes to `slurm/` in the sweep's folder."""
+    """Submits commands as one array of SLURM jobs, which print to `slurm/` in the sweep's folder."""
     try:
         import submitit
     except ImportError as error:
@@ -154,15 +149,16 @@ def _submit(commands: Sequence[Sequence[str]], directory: Path, options: str) ->
 
 
 def run(flags: argparse.Namespace, ended: Ended = lambda path: None) -> int:
-    """Plans the sweep, then trains, prints or submits the runs that are left; `ended` is called with each that ended.
+    """Plans the sweep, then trains, prints or submits the runs that have not finished.
 
-    The exit code is 0 for done or saved, 1 where a run failed. Ctrl-C is heard while runs train. Mistakes in the
-    arguments are found before anything is trained.
+    Mistakes in the flags are found before anything is trained. `ended` is called with each run that has ended. The exit
+    code is 0 where all runs finished or were saved, and 1 where one failed.
     """
     if "train.replicas" in flags.overrides:
         raise UsageError("--config.train.replicas cannot be: --replicas decides it.")
     before, sweep = grid.read(flags.workdir), asked(flags)
     prints = flags.print or flags.slurm is not None
+    then = f"python -m analysis.report {flags.workdir} makes tables of what has finished."
     if not prints:
         names = [cell.name for cell in sweep.cells.values()]
         more = [f"and {len(names) - LISTED} more"] if len(names) > LISTED else []
@@ -171,14 +167,14 @@ def run(flags: argparse.Namespace, ended: Ended = lambda path: None) -> int:
     plan.write()
     for line in () if flags.print else plan.matched():
         print(line)
-    jobs, most = flags.jobs or (0 if plan.prepared.platform == "cpu" else 1), plan.prepared.together
+    jobs, most = flags.jobs or plan.prepared.jobs, plan.prepared.together
     while trials := plan.trials():
         todo = {path: run_flags for paths in trials.values() for path, run_flags in paths.items()}
         outcomes = {} if prints else run_all(todo, jobs, most, flags.workdir, ended)
         plan.tried = plan.sweep.tune.scored(plan.tried, trials, outcomes)
         plan.write()
         if any(value not in plan.tried.get(name, {}) for name, value in trials):
-            return _give(todo, flags) if prints else sum_up(outcomes, _then(flags.workdir))
+            return _give(todo, flags) if prints else sum_up(outcomes, then)
     plan.tune()
     plan.write()
     todo = plan.runs()
@@ -186,4 +182,4 @@ def run(flags: argparse.Namespace, ended: Ended = lambda path: None) -> int:
         plan.sweep.tune.reuse(plan.chosen, todo)
     if prints:
         return _give(todo, flags)
-    return sum_up(run_all(todo, jobs, most, flags.workdir, ended), _then(flags.workdir))
+    return sum_up(run_all(todo, jobs, most, flags.workdir, ended), then)

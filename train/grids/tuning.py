@@ -1,8 +1,10 @@
-"""Every setting of a sweep tried with the same values of one field, of which the best on validation data is chosen."""
+"""Tuning: every setting of a sweep is tried with the same values of one field, and gets the best."""
 
+import argparse
 import dataclasses
 import math
 import shutil
+import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -15,9 +17,9 @@ from train.grids import pool
 from train.grids.matching import Request
 from train.run.workdir import read_result
 
-FOLDER = "tuning"  # of a sweep, which reports pass over
-APART = 2**20  # the first seed of trials that are apart from the runs, more than can be tested
-BEYOND = 2  # values that may be tried beyond the grid, unless something else is asked for
+FOLDER = "tuning"  # within a sweep; reports ignore it
+APART = 2**20  # the first of seeds that no run has: more seeds cannot be tested
+BEYOND = 2  # the number of values that may be added to the grid by default
 RULE = (
     "Every setting is tried with every value. The best mean over seeds of the metric, on validation data at the best "
     "step, is chosen."
@@ -32,27 +34,27 @@ def _rise(text: str) -> bool:
 
 Values = Annotated[str, Rule("at least two rising numbers above 0, such as 1e-3,3e-3", _rise)]
 Part = Annotated[str, Rule("a fraction above 0 and up to 1, such as 1/3", lambda text: 0 < Fraction(text) <= 1)]
-Scores = Sequence[float | None]  # the metric of each seed; None where the loss was not finite
+Scores = Sequence[float | None]  # the metric with each seed; None where the loss was not finite
 Tried = Mapping[str, Mapping[str, Scores]]  # by setting and value
-Trials = dict[tuple[str, str], dict[Path, list[str]]]  # the flags of runs by their folders, by setting and value
+Trials = dict[tuple[str, str], dict[Path, list[str]]]  # by setting and value, the flags of runs by their folders
 
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """What is tried, as it is declared before anything is trained."""
+    """The values to try and the rule that chooses one, declared before anything is trained."""
 
     field: str  # a leaf of the config
     values: Sequence[str]  # the grid: texts of rising numbers
-    length: str  # of a trial, a fraction of the run's
-    seeds: int  # how many each value is tried with
-    metric: str  # what chooses
-    highest: bool  # whether its highest value is the best, or its lowest
-    beyond: int = BEYOND  # how many values may be added to the grid
-    rule: str = RULE + EXTENDED.format(BEYOND)  # in words
-    apart: bool = False  # whether these are no seeds of runs, which are from the config's on
+    length: str  # the length of a trial, as a fraction of a run's
+    seeds: int  # number of seeds that each value is tried with
+    metric: str  # the metric that chooses
+    highest: bool  # whether its highest value is the best; else its lowest
+    beyond: int = BEYOND  # the number of values that may be added to the grid
+    rule: str = RULE + EXTENDED.format(BEYOND)  # the rule in words
+    apart: bool = False  # whether trials have seeds that no run has
 
     def grid(self, tried: Tried) -> list[str]:
-        """Lists the values to try, those beyond the declared ends included, as far as what was tried says."""
+        """Lists the values to try: the declared ones, and those that the results so far add at the ends."""
         values, most = list(self.values), len(self.values) + self.beyond
         while len(values) < most and all(set(values) <= set(scores) for scores in tried.values()):
             best = {self.best({value: scores[value] for value in values}) for scores in tried.values()}
@@ -63,17 +65,11 @@ class Tuning:
         return values[:most]
 
     def best(self, scores: Mapping[str, Scores]) -> str:
-        """Chooses a value by the mean over its seeds; one with which a seed diverged comes last."""
-
-        def mean(seeds: Scores) -> float:
-            if None in seeds:
-                return -math.inf
-            return sum(seeds) / len(seeds) * (1 if self.highest else -1)
-
-        return max(scores, key=lambda value: mean(scores[value]))
+        """Chooses a value; see `best`."""
+        return best(scores, self.highest)
 
     def trials(self, requests: Iterable[Request], tried: Tried, seed: int, directory: Path) -> Trials:
-        """Plans the trials of settings that were not made yet, from the runs' first seed on or apart from them."""
+        """Plans the trials that have no scores yet; `seed` is the runs' first one."""
         seed = APART if self.apart else seed
         requests = {request.name: request for request in requests}
         tried = {name: tried.get(name, {}) for name in requests}
@@ -85,20 +81,23 @@ class Tuning:
         }
 
     def scored(self, tried: Tried, ended: Trials, outcomes: Mapping[Path, str]) -> Tried:
-        """Adds the scores of trials that have ended, but for those that stopped or failed but for their loss."""
-        found = {name: dict(values) for name, values in tried.items()}
+        """Adds the scores of trials whose runs have finished or diverged; those that stopped or failed are left out."""
+        scores = {name: dict(values) for name, values in tried.items()}
         for (name, value), paths in ended.items():
             if all(pool.is_finished(path) or outcomes.get(path) == pool.DIVERGED for path in paths):
-                found.setdefault(name, {})[value] = [self._score(path) for path in paths]
-        return found
+                scores.setdefault(name, {})[value] = [self._score(path) for path in paths]
+        return scores
 
     def reuse(self, chosen: Mapping[str, Mapping[str, str]], runs: Iterable[Path]) -> None:
-        """Copies trials that are as long as runs, `DIRECTORY/SETTING/SEED`, there, so that nothing is trained twice."""
+        """Copies trials that are as long as runs to the runs' folders, so that nothing is trained twice.
+
+        Each folder is `DIRECTORY/SETTING/SEED`.
+        """
         for run in runs if self._whole else ():
             name = run.parent.name
             trial = self._folder(name, chosen[name][self.field], run.parents[1]) / run.name
             if pool.is_finished(trial) and not run.exists():
-                copy = trial.with_name(f"{trial.name}.copy")  # renamed when it is whole
+                copy = trial.with_name(f"{trial.name}.copy")  # renamed when it is complete
                 shutil.rmtree(copy, ignore_errors=True)
                 shutil.copytree(trial, copy)
                 run.parent.mkdir(parents=True, exist_ok=True)
@@ -120,26 +119,47 @@ class Tuning:
         return read_result(path)["best"]["validation"][self.metric] if pool.is_finished(path) else None
 
 
+def best(scores: Mapping[str, Scores], highest: bool = True) -> str:
+    """Chooses the value with the best mean over seeds; values with which a seed diverged come last."""
+
+    def mean(seeds: Scores) -> float:
+        if None in seeds:
+            return -math.inf
+        return statistics.fmean(seeds) * (1 if highest else -1)
+
+    return max(scores, key=lambda value: mean(scores[value]))
+
+
+def all_diverged(scores: Mapping[str, Scores]) -> bool:
+    """Tells whether a seed diverged with every value."""
+    return all(None in seeds for seeds in scores.values())
+
+
 def _beyond(values: Sequence[str], end: int) -> str:
     last, before = float(values[end]), float(values[1 if end == 0 else -2])
     return f"{last * last / before:.3g}"
 
 
-def read(
-    field: str, values: Sequence[str], length: str, seeds: int, beyond: int, example: Request, taken: Collection[str]
-) -> Tuning:
-    """Checks `--tune` and the flags beside it, where some fields are taken; the task of a setting names the metric."""
+def read(flags: argparse.Namespace, values: Sequence[str], example: Request, taken: Collection[str]) -> Tuning:
+    """Checks `--tune`, whose values were split before, and the flags beside it.
+
+    Args:
+      example: A setting, whose task names the metric.
+      taken: The fields that other flags decide.
+    """
+    field, beyond = flags.tune.partition("=")[0], int(flags.tune_beyond)
     check(Values, ",".join(values), f"--tune={field or 'FIELD'}")
-    check(Part, length, "--tune-length")
+    check(Part, flags.tune_length, "--tune-length")
     if field in (*taken, "train.length"):
-        raise UsageError(f"--tune={field} cannot be: something else decides {field}; give it to one flag alone.")
+        raise UsageError(f"--tune={field} cannot be: another flag decides {field}; leave one out.")
     configs = [example.but({field: value}).config for value in values]
     task = tasks.find(configs[0].task)
     rule = RULE + EXTENDED.format(beyond) * (beyond > 0)
-    return Tuning(field, tuple(values), length, seeds, task.best, task.best_is_highest, beyond, rule)
+    options = {"beyond": beyond, "rule": rule, "apart": flags.tune_apart}
+    return Tuning(field, values, flags.tune_length, flags.tune_seeds, task.best, task.best_is_highest, **options)
 
 
 def check_finite(name: str, values: Mapping[str, Scores]) -> None:
-    """Raises a UsageError where no value of a setting can be trained with."""
-    if all(None in seeds for seeds in values.values()):
+    """Raises a UsageError where a setting diverged with every value."""
+    if all_diverged(values):
         raise UsageError(f"{name} cannot be trained with any of {', '.join(values)}: the loss was not finite.")

@@ -1,4 +1,4 @@
-"""Tasks by name. A task's file defines its data, its models and its loss."""
+"""Tasks by name. Each task's file defines its data, models and loss."""
 
 from attention.errors import check_known
 from train.config.schema import Config
@@ -23,11 +23,11 @@ TASKS: dict[str, type[Task]] = {
 
 
 def find(name: str) -> type[Task]:
-    """Finds the task of a name; raises UsageError where there is none."""
+    """Finds a task by name; raises a UsageError where there is none."""
     check_known("task", name, TASKS)
     return TASKS[name]
 
 
 def of(config: Config) -> Task:
-    """Builds the task of a config, with its data."""
+    """Builds a config's task, with its data."""
     return find(config.task)(config)

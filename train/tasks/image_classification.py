@@ -1,6 +1,7 @@
-"""Image classification: cross-entropy, top-1 accuracy, and top-5 where there are more classes than five."""
+"""Image classification: cross-entropy, top-1 accuracy, and where there are more than five classes top-5 accuracy."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +22,12 @@ from train.tasks.task import Task
 
 
 class ImageClassification(Task):
-    """A classifier and its images. Batches hold `image`, `label` and `weight`, which is 0 on padding."""
+    """A classifier and its images. Batches hold `image`, `label` and `weight`, which is 0 for padding."""
 
     best = "accuracy"
     best_is_highest = True
     data_type = ImageData
-    model_types = {"vit": ViTConfig, "cnn": CNNConfig}  # noqa: RUF012
+    model_types: ClassVar = {"vit": ViTConfig, "cnn": CNNConfig}
 
     def opened(self, dry: bool) -> Mapping[str, Examples]:
         return dict.fromkeys(PARTS, self._data.blank()) if dry else self._data.load()
@@ -42,18 +43,18 @@ class ImageClassification(Task):
         weight = batch.get("weight", jnp.ones(len(logits)))
         losses = in_nats(logits, batch["label"], self.smoothing(key))
         if "mix" in batch:
-            mix, of_other = batch["mix"], in_nats(logits, batch["other_label"], self.smoothing(key))
-            losses = {name: mix * loss + (1 - mix) * of_other[name] for name, loss in losses.items()}
+            mix, others = batch["mix"], in_nats(logits, batch["other_label"], self.smoothing(key))
+            losses = {name: mix * loss + (1 - mix) * others[name] for name, loss in losses.items()}
         tops = {"accuracy": 1} | ({"top5": 5} if logits.shape[-1] > 5 else {})
-        right = {name: in_top(logits, batch["label"], k) for name, k in tops.items()}
-        return of_examples(losses | right | own, weight)
+        correct = {name: in_top(logits, batch["label"], k) for name, k in tops.items()}
+        return of_examples(losses | correct | own, weight)
 
     @property
     def class_names(self) -> tuple[str, ...]:
         return self.sources["train"].split.class_names
 
     def baselines(self) -> dict[str, float]:
-        """Measures the accuracy of always giving the test's most frequent class, or of guessing without labels."""
+        """Measures the accuracy of always choosing the most frequent test class, or without labels that of guessing."""
         labels = self.sources["test"].split.labels
         if labels is None:
             return {"chance_accuracy": 1 / self.sizes[1]}
@@ -77,10 +78,10 @@ class ImageClassification(Task):
             if shape[-1] != trained[-1]:
                 raise UsageError(
                     f"Images for {split} have {shape[-1]} channels and those for training {trained[-1]}; "
-                    "data.train_transforms and data.eval_transforms must end in as many."
+                    "data.train_transforms and data.eval_transforms must end in the same number."
                 )
             if shape != trained:
-                # A model of a fixed length raises an error that names both lengths.
+                # A model of fixed length raises an error that names both lengths.
                 jax.eval_shape(self.model.init, jax.random.key(0), jnp.zeros((1, *shape)))
                 raise UsageError(
                     f"Images for {split} are {shape[0]}x{shape[1]} pixels and those for training "

@@ -1,7 +1,7 @@
 """Masked language modelling: the model predicts masked tokens (Devlin et al. 2019, §3.1; without sentence pairs)."""
 
 import contextlib
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -19,14 +19,14 @@ from train.tasks.text import TextTask, perplexity
 
 
 class MaskedLanguageModelling(TextTask):
-    """A model of masked tokens and its text. Batches hold `tokens`, `targets`, `length` and `weight`, 1 on the chosen.
+    """A model of masked tokens and its text. Batches hold `tokens`, `targets`, `length` and `weight`.
 
-    The masks of evaluation are the same in every run.
+    The weight is 1 for the tokens to predict. Every run evaluates with the same masks.
     """
 
     unit, predicts_tokens = "tokens", True
     data_type = MaskedTextData
-    model_types = {"masked_lm": MaskedLMConfig}  # noqa: RUF012
+    model_types: ClassVar = {"masked_lm": MaskedLMConfig}
 
     def sizes_of(self, config: Config) -> tuple[int, int]:
         tokeniser, model = self.corpus.tokeniser, config.model
@@ -44,21 +44,18 @@ class MaskedLanguageModelling(TextTask):
         return batch["tokens"], Mask(key_lengths=batch["length"])
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """See `Task`; of the chosen tokens, in nats."""
-        return losses.of_examples(self.of_tokens(params, batch, key, losses.of_classes), batch["weight"])
+        return losses.of_examples(self.token_losses(params, batch, key, losses.of_classes), batch["weight"])
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
         return means | {"perplexity": perplexity(means["loss"])}
 
     def baselines(self) -> dict[str, float]:
-        """Measures the unigram's perplexity and the accuracy of the most frequent token, on the same chosen tokens."""
+        """Measures the unigram's perplexity and the most frequent token's accuracy, for the tokens that are masked."""
         train, size = self.corpus.splits["train"].ids[:COUNTED], self.corpus.tokeniser.size
         with contextlib.closing(self.eval_batches("test", 0, 1)) as batches:
-            chosen = [batch["targets"][batch["weight"] > 0] for batch in batches]
-        targets = np.concatenate(chosen)
-        unigram = ngram_losses(train, targets, 0, size)
-        most = np.bincount(train, minlength=size).argmax()
+            targets = np.concatenate([batch["targets"][batch["weight"] > 0] for batch in batches])
+        most_frequent = np.bincount(train, minlength=size).argmax()
         return {
-            "unigram_perplexity": perplexity(float(np.mean(unigram))),
-            "most_frequent_accuracy": float(np.mean(targets == most)),
+            "unigram_perplexity": perplexity(float(np.mean(ngram_losses(train, targets, 0, size)))),
+            "most_frequent_accuracy": float(np.mean(targets == most_frequent)),
         }

@@ -1,4 +1,4 @@
-"""The base of the tasks on text: a corpus, its tokeniser, and batches of it."""
+"""The base of the tasks on text."""
 
 import functools
 import math
@@ -12,11 +12,11 @@ from train.data.pipeline import Examples
 from train.step import Batch
 from train.tasks.task import Task
 
-MOST = 700.0  # nats; the exponential of more does not fit a float
+MOST = 700.0  # nats; a float cannot hold the exponential of more
 
 
 class TextTask(Task):
-    """A task whose data are a `corpus`, which is tokenised the first time."""
+    """A task on a `corpus`, which is tokenised the first time that it is opened."""
 
     def opened(self, dry: bool) -> Mapping[str, Examples]:
         self.corpus = self._data.blank() if dry else self._data.load()
@@ -28,16 +28,16 @@ class TextTask(Task):
 
     def files(self) -> dict[str, str]:
         """Adds the tokenisers, without which the parameters mean nothing."""
-        made = self.corpus.tokenisers.items()
-        return super().files() | {f"{name}_tokeniser.json".removeprefix("text_"): one.dumps() for name, one in made}
+        names = {name: f"{name}_tokeniser.json".removeprefix("text_") for name in self.corpus.tokenisers}
+        return super().files() | {names[name]: made.dumps() for name, made in self.corpus.tokenisers.items()}
 
     def describe(self, params: dict) -> dict[str, str | int]:
         return super().describe(params) | {"vocabulary": self.corpus.tokeniser.size}
 
-    def of_tokens(self, params: dict, batch: Batch, key: jax.Array | None, measure: Callable) -> Any:
+    def token_losses(self, params: dict, batch: Batch, key: jax.Array | None, measure: Callable) -> Any:
         """Applies a function of logits, targets and smoothing to each token; see `losses.of_tokens`.
 
-        The layers' `own_loss` is of each example.
+        In training, adds each example's `own_loss`.
         """
         output, own = self.applied(params, batch, key, method="output")
         measured = functools.partial(measure, smoothing=self.smoothing(key))
@@ -45,5 +45,5 @@ class TextTask(Task):
 
 
 def perplexity(loss: float) -> float:
-    """Raises e to the mean loss in nats."""
+    """Computes the exponential of a mean loss in nats."""
     return math.exp(min(loss, MOST)) if math.isfinite(loss) else loss

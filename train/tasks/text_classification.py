@@ -1,5 +1,7 @@
 """Text classification: cross-entropy and accuracy."""
 
+from typing import ClassVar
+
 import jax
 import numpy as np
 
@@ -12,12 +14,12 @@ from train.tasks.text import TextTask
 
 
 class TextClassification(TextTask):
-    """A classifier and its texts. Batches hold `tokens`, `length`, `label` and `weight`, which is 0 on padding."""
+    """A classifier and its texts. Batches hold `tokens`, `length`, `label` and `weight`, which is 0 for padding."""
 
     best = "accuracy"
     best_is_highest = True
     data_type = LabelledTextData
-    model_types = {"text_classifier": TextClassifierConfig}  # noqa: RUF012
+    model_types: ClassVar = {"text_classifier": TextClassifierConfig}
 
     def sizes_of(self, config: Config) -> tuple[int, int, int]:
         return self.corpus.tokeniser.size, len(self.corpus.class_names), config.data.context
@@ -34,6 +36,6 @@ class TextClassification(TextTask):
         return losses.of_examples(losses.of_classes(logits, batch["label"], self.smoothing(key)) | own, batch["weight"])
 
     def baselines(self) -> dict[str, float]:
-        """Measures the accuracy of always predicting the training split's most frequent class."""
+        """Measures the accuracy of always choosing the most frequent class of the training split."""
         train, test = (self.corpus.splits[split].labels for split in ("train", "test"))
         return {"most_frequent_accuracy": float((test == np.bincount(train).argmax()).mean())}

@@ -1,4 +1,4 @@
-"""Translation: the loss of the target's next token, and BLEU, chrF and exact matches of what the model writes."""
+"""Translation: the loss of the target's next token, and BLEU, chrF and exact matches of generated translations."""
 
 from typing import Any, ClassVar
 
@@ -13,9 +13,9 @@ from train.tasks.writing import WritingTask
 
 
 class Translation(WritingTask):
-    """A model that translates a source to a target, and its pairs. Batches are those of `Sentences`.
+    """A model that translates a source to a target, and pairs of both. Batches are those of `Sentences`.
 
-    Pairs that are longer than the config's lengths are left out of training and evaluation, and counted.
+    Pairs longer than the config's lengths are counted and left out of training and evaluation.
     """
 
     data_type = TranslationData
@@ -36,7 +36,7 @@ class Translation(WritingTask):
             )
 
     def scores(self, split: str, texts: list[str], references: list[str]) -> dict[str, float]:
-        """Adds the BLEU of each group of lengths of the test sentences, if the config has such groups."""
+        """Adds BLEU for test sentences grouped by their lengths, if the config has such groups."""
         scores = super().scores(split, texts, references)
         if split != "test":
             return scores
@@ -49,10 +49,6 @@ class Translation(WritingTask):
     @property
     def limits(self) -> str:
         return f"{self._data.source_length} and {self._data.target_length} tokens"
-
-    @property
-    def tokens(self) -> int:
-        return max(self._data.source_length, self._data.target_length)
 
     def lengths(self) -> dict[str, int]:
         sizes = {"data.source_length": self._data.source_length, "data.target_length": self._data.target_length}

@@ -1,6 +1,7 @@
-"""Trials: the accuracy of answers, in sequences such as those of training and of other sizes."""
+"""Trials: the accuracy of answers, in sequences like those of training and at other sizes."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import jax
 
@@ -18,15 +19,15 @@ from train.tasks.task import Task
 class TrialTask(Task):
     """A model and a trial. Batches hold `tokens`, `targets`, `weight`, which is 1 for answers, and `size`.
 
-    The loss and the accuracy are those of sequences such as training has; the test's `accuracy_at_16` is that of
-    sequences of size 16, for each of the trial's `tested`.
+    The loss and the accuracy are measured on sequences like those of training. On test data, `accuracy_at_16` is
+    measured on sequences of size 16, and so for each size in the trial's `tested`.
     """
 
     best = "accuracy"
     best_is_highest = True
     unit = "tokens"
     data_type = TrialData
-    model_types = {"frame": FrameConfig}  # noqa: RUF012
+    model_types: ClassVar = {"frame": FrameConfig}
 
     def opened(self, dry: bool) -> Mapping[str, Examples]:
         del dry  # nothing is read
@@ -54,7 +55,7 @@ class TrialTask(Task):
         return sums
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
-        """Divides what was measured at other sizes, which the test has alone."""
+        """Divides the sums for other sizes, which only test data have, by their weights."""
         found = {name: mean for name, mean in means.items() if "_at_" not in name}
         if split == "test":
             for size in self.trial.tested:
@@ -62,7 +63,7 @@ class TrialTask(Task):
         return found
 
     def cost(self) -> Cost:
-        """Counts the operations on a training example, of the greatest size; those of the test may be longer."""
+        """Counts the operations for a training example of the greatest size; test examples may be longer."""
         vocabulary, channels, _, pooled = self.sizes
         return self.model.config.cost(vocabulary, channels, self.trial.length(self.trial.size), pooled)
 
@@ -70,7 +71,7 @@ class TrialTask(Task):
         return {"chance_accuracy": self.trial.chance}
 
     def describe(self, params: dict) -> dict[str, str | int]:
-        """Adds the bytes of a decode cache of a sequence of each size, where the mechanisms have one."""
+        """Adds the bytes of a decode cache for a sequence of each size, where the mechanisms have one."""
         try:
             held = {f"cache_bytes_at_{size}": self._cache_bytes(size) for size in self.trial.tested}
             return super().describe(params) | {"cache_bytes": self._cache_bytes(self.trial.size)} | held

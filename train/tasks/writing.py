@@ -1,4 +1,4 @@
-"""The base of the tasks whose model writes a text for a source: the loss of its tokens, and scores of whole texts."""
+"""The base of the tasks that generate a text from a source: the loss of its tokens, and scores of whole texts."""
 
 import contextlib
 import functools
@@ -20,45 +20,45 @@ from train.tasks.text import TextTask, perplexity
 
 
 class WritingTask(TextTask):
-    """A model that writes a target for a source. References are normalised as the target's tokeniser does it."""
+    """A model that generates a target from a source. The target's tokeniser normalises references."""
 
     writes = predicts_tokens = True
-    source: ClassVar[tuple[str, ...]]  # the names of the source and, if it has padding, of its lengths in a batch
+    source: ClassVar[tuple[str, ...]]  # the names in a batch of the source and, if it has padding, of its lengths
 
     def inputs(self, batch: Batch) -> tuple[Any, ...]:
         return *self._source(batch), batch["tokens"]
 
     def measures(self, params: dict, batch: Batch, key: jax.Array | None) -> Sums:
-        """See `Task`; of the target's tokens, in nats, and the padding that would fill the target."""
+        """Adds to the losses of the target's tokens the padding that would fill the target."""
         weight = batch["weight"]
-        sums = losses.of_examples(self.of_tokens(params, batch, key, losses.of_classes), weight)
+        sums = losses.of_examples(self.token_losses(params, batch, key, losses.of_classes), weight)
         return sums | {"padding": jnp.any(weight > 0, axis=1) * self._data.target_length - sums["weight"]}
 
     def metrics(self, split: str, means: dict[str, float]) -> dict[str, float]:
         """Adds the perplexity of a token, and the accuracy as Sanger measures it.
 
-        That accuracy counts the padding of all targets to one length, which a model trained on it predicts correctly.
+        That accuracy also counts padding, up to one length for all targets, as predicted correctly.
         """
         padding = means.pop("padding")
         padded = (means["accuracy"] + padding) / (1 + padding)
         return means | {"perplexity": perplexity(means["loss"]), "accuracy_with_padding": padded}
 
     def measured(self, split: str, params: dict, mesh: jax.sharding.Mesh) -> dict[str, float]:
-        """Measures BLEU, chrF and exact matches of all test texts, or of some validation texts if configured."""
+        """Scores the texts generated for the test split and, if configured, for a part of the validation split."""
         if split == "test" or (split == "validation" and self._data.translations):
             most = 0 if split == "test" else self._data.translations
             return self.scores(split, *self.translations(split, self.merged(params), mesh, most))
         return {}
 
     def scores(self, split: str, texts: list[str], references: list[str]) -> dict[str, float]:
-        """Scores the texts that the model wrote for a split."""
+        """Scores the texts generated for a split."""
         del split
         return translation_scores.scores(texts, references)
 
     def translations(
         self, split: str, params: dict, mesh: jax.sharding.Mesh, most: int = 0
     ) -> tuple[list[str], list[str]]:
-        """Writes a text for each of the first `most` sources of a split, 0 is all, and lists the references."""
+        """Generates a text for each of a split's first `most` sources (0 is all), and lists the references."""
         examples, target = self.sources[split], self.corpus.tokeniser
         share = (jax.process_index(), jax.process_count())
         decoded: dict[int, str] = {}
@@ -76,8 +76,12 @@ class WritingTask(TextTask):
         return super().remarks() + ([f"Left out, as longer than {self.limits}: {left_out} pairs"] if left_out else [])
 
     @property
+    def tokens(self) -> int:
+        return max(self.lengths().values())
+
+    @property
     def limits(self) -> str:
-        """The most tokens of an example, in words."""
+        """The greatest length of an example, in words."""
         return f"{self._data.target_length} tokens"
 
     def describe(self, params: dict) -> dict[str, Any]:
@@ -97,7 +101,7 @@ class WritingTask(TextTask):
         return [self.corpus.tokeniser.normalise(text) for text in texts]
 
     def _translated(self, params: dict, batch: Batch, mesh: jax.sharding.Mesh) -> tuple[np.ndarray, np.ndarray]:
-        """Writes padded tokens, and gathers the index of each row's example, from all processes."""
+        """Generates padded tokens, and gathers them and the indices of their examples from all processes."""
         ours = sharding.to_devices({name: batch[name] for name in (*self.source, "index")}, mesh)
         output, _ = translate(
             self.model,

@@ -64,7 +64,7 @@ def test_flags_refuse_it_too_before_any_work(tmp_path, kind):
 
 
 def test_every_flag_that_names_a_file_to_write_is_checked():
-    """Those of another type name a folder or the start of a name, and what writes there checks."""
+    """Flags of another type name a folder or the start of a name, which is checked before writing."""
     written = {"--out", "--output", "--alignment", "--plot"}
     types = {
         (name, flag): action.type

@@ -1,4 +1,4 @@
-"""Chat templates against what they must write, and answers of a run that started from a model with one."""
+"""Chat templates against what they must write."""
 
 import json
 

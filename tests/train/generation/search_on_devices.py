@@ -1,4 +1,4 @@
-"""Run in a process with several fake devices: whether a search on a mesh finds what it finds on one, as JSON."""
+"""Prints, as JSON, whether a search on a mesh of fake devices finds what it finds on one device."""
 
 import json
 
@@ -15,7 +15,7 @@ from train.mesh.sharding import make_mesh, parameter_spec
 
 
 def same(k: int) -> bool:
-    """Whether K beams for a batch on 2 × 2 devices, of parameters split over 2 of them, are those of one device."""
+    """Tells whether K beams on 2 × 2 devices, with parameters split over 2 of them, are those of one device."""
     model, variables = build()
     params, search = variables["params"], Search(k, 1.0, 6)
     source, lengths = np.concatenate([SOURCE, SOURCE[:1]]), np.concatenate([LENGTHS, LENGTHS[:1]])

@@ -1,4 +1,4 @@
-"""A terminal shows the means of a sweep so far, below its lines; a log has the lines alone."""
+"""A terminal shows a sweep's means so far below its lines; a log has only the lines."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_means_so_far_stay_below_the_lines(monkeypatch, capsys):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     shown(Board(RUNS, SWEEP), 0.5, 0.75)
-    title = "So far, the mean accuracy ± standard deviation of the seeds that have finished:\n"
+    title = "So far, the mean accuracy ± standard deviation over the finished seeds:\n"
     other = f"attention=dot_product  {'–':18}  0 of 2\n"
     assert capsys.readouterr().out == (
         f"a line\n{title}attention=super        {'0.5':18}  1 of 2\n{other}"

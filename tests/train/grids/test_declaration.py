@@ -1,4 +1,4 @@
-"""What a declaration must say, and one sentence for each that does not."""
+"""What a declaration must say, and the sentence about one that does not."""
 
 import json
 
@@ -8,7 +8,7 @@ from attention import UsageError
 from train.grids import declaration
 
 COMPARISON = {
-    "name": "more heads",
+    "name": "heads",
     "settings": ["heads=4"],
     "baselines": ["heads=1"],
     "claim": "better",
@@ -18,14 +18,12 @@ DECLARED = {"question": "Do heads help?", "metric": "accuracy", "margin": 0.005,
 
 
 def test_what_is_written_is_read(tmp_path):
-    (tmp_path / "a.json").write_text(
-        json.dumps(DECLARED | {"detects": 0.002, "basis": "three seeds", "remarks": "small"})
-    )
+    (tmp_path / "a.json").write_text(json.dumps(DECLARED | {"detects": 0.002}))
     made = declaration.read(tmp_path / "a.json")
     assert (made.question, made.metric, made.margin, made.detects) == ("Do heads help?", "accuracy", 0.005, 0.002)
-    assert made.family[0] == declaration.Comparison("more heads", ["heads=4"], ["heads=1"], "better", 0.01)
+    assert made.family[0] == declaration.Comparison("heads", ["heads=4"], ["heads=1"], "better", 0.01)
     made.check(["heads=1", "heads=4"])
-    with pytest.raises(UsageError, match="Unknown setting of the comparison 'more heads' 'heads=1'"):
+    with pytest.raises(UsageError, match="Unknown setting of the comparison 'heads' 'heads=1'"):
         made.check(["heads=2", "heads=4"])
 
 
@@ -35,16 +33,18 @@ def test_what_is_written_is_read(tmp_path):
         ({"metric": ""}, "study.json: metric must be filled in, but it is ''"),
         ({"familiy": []}, "Did you mean 'family'"),
         ({"family": [COMPARISON | {"claim": "beter"}]}, r"Unknown family\[0\].claim 'beter'. Did you mean 'better'"),
-        ({"family": [COMPARISON | {"baselines": ["a", "b"]}]}, "'more heads' needs as many baselines as settings"),
-        ({"family": [COMPARISON | {"claim": "as much", "effect": 0}]}, "'more heads' claims 'as much' of no"),
-        ({"family": [COMPARISON, COMPARISON]}, "The family has the comparison 'more heads' twice; declare it once"),
-        ({"family": [COMPARISON, COMPARISON | {"name": "b"}]}, "has the comparison 'more heads' twice"),
-        ({"family": [COMPARISON, COMPARISON | {"settings": ["heads=8"]}]}, "has the comparison 'more heads' twice"),
+        ({"family": [COMPARISON | {"baselines": ["a", "b"]}]}, "'heads' needs as many baselines as settings"),
+        ({"family": [COMPARISON | {"claim": "as much", "effect": 0}]}, "'heads' claims 'as much' but no amount"),
+        (
+            {"family": [COMPARISON, COMPARISON | {"name": "b"}]},
+            "has the comparison 'heads' twice; declare",
+        ),
+        ({"family": [COMPARISON, COMPARISON | {"settings": ["heads=8"]}]}, "has the comparison 'heads' twice"),
     ],
 )
 def test_mistakes_are_one_sentence(changes, message):
     with pytest.raises(UsageError, match=message):
-        declaration.of(DECLARED | changes, "study.json")
+        declaration.parse(DECLARED | changes, "study.json")
 
 
 def test_a_file_that_is_none(tmp_path):

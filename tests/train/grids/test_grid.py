@@ -1,4 +1,4 @@
-"""What is asked of a sweep: values, names, and what extends what."""
+"""The request for a sweep: its values, its names, and which sweep extends which."""
 
 import dataclasses
 

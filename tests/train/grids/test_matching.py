@@ -1,4 +1,4 @@
-"""Models as large, or trainings as costly, as the baseline's."""
+"""Models are made as large, or trainings as costly, as the baseline's."""
 
 import pytest
 
@@ -94,7 +94,7 @@ def test_no_more_are_trained_together_than_fit(monkeypatch):
 
 @pytest.mark.more
 def test_seeds_are_trained_apart_where_they_cannot_be_together(monkeypatch):
-    """On accelerators they are together by themselves, but batches of several lengths cannot be stacked."""
+    """On accelerators they are together by default, but batches of several lengths cannot be stacked."""
     monkeypatch.setattr("jax.default_backend", lambda: "gpu")
     assert prepared(request("super")).together > 1
     few = {"data.source": "dates(sources=('en',), targets=('de',), first=2000, last=2001)"}

@@ -1,4 +1,4 @@
-"""Several processes at a time: each once, on its own CPUs, whatever ends or is killed."""
+"""Several processes run at a time: each once, on its own CPUs, whatever ends or is killed."""
 
 import errno
 import os

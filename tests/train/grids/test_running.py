@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from train.grids.running import joined
+from train.grids.running import group_runs
 
 SWEEP = Path("sweep")
 BOTH = (["seed=0", "train.rates=(0.1, 0.2)", "train.replicas=2"], ["0.1/seed0", "0.1/seed1", "0.2/seed0", "0.2/seed1"])
@@ -18,13 +18,13 @@ def run(seed, rate="", *more):
 
 
 def programs(runs, most):
-    """Of each: the flags of its own, and the names of its members."""
-    joint = joined(dict(runs), most, SWEEP)
-    assert sorted(member for one in joint.values() for member in one.members) == sorted(dict(runs))
-    flags = [[flag.removeprefix("--config.") for flag in one.flags if flag not in COMMON] for one in joint.values()]
+    """Each program's own flags, and the names of its members."""
+    groups = group_runs(dict(runs), most, SWEEP)
+    assert sorted(member for one in groups.values() for member in one.members) == sorted(dict(runs))
+    flags = [[flag.removeprefix("--config.") for flag in one.flags if flag not in COMMON] for one in groups.values()]
     return [
         (own, [str(member.relative_to(SWEEP)) for member in one.members])
-        for own, one in zip(flags, joint.values(), strict=True)
+        for own, one in zip(flags, groups.values(), strict=True)
     ]
 
 
@@ -62,15 +62,15 @@ def test_runs_that_differ_in_seed_and_rate_alone_are_together(runs, most, found)
 
 
 def test_a_program_of_one_run_trains_in_its_folder_and_another_beside_them():
-    together, alone = joined(dict([run(3), run(4), run(7)]), 9, SWEEP)
+    together, alone = group_runs(dict([run(3), run(4), run(7)]), 9, SWEEP)
     assert together.parent == SWEEP / "together"
     assert together.name.startswith("seed3-of-2-")
     assert alone == SWEEP / "seed7"
 
 
 def test_programs_of_other_rates_have_other_folders_and_the_same_has_the_same():
-    """A sweep that was stopped and goes on with other rates would else meet another config in its folder."""
+    """Otherwise a sweep that continues with other rates would find another config in its folder."""
     made = [[run(seed, rate) for rate in rates for seed in (0, 1)] for rates in (("0.1", "0.2"), ("0.1", "0.4"))]
-    first, other, again = ([*joined(dict(runs), 4, SWEEP)] for runs in (*made, made[0]))
+    first, other, again = ([*group_runs(dict(runs), 4, SWEEP)] for runs in (*made, made[0]))
     assert first == again
     assert not {*first} & {*other}

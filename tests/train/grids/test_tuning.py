@@ -1,5 +1,6 @@
 """Which values are tried, which is chosen, and what is refused before."""
 
+import argparse
 import dataclasses
 import json
 
@@ -11,10 +12,16 @@ from train.grids.matching import Request
 from train.grids.tuning import Tuning
 
 REQUEST = Request("a", "configs/vit_digits.py", {"train.length": "60 epochs"})
+RATE = "optimizer.learning_rate"
+
+
+def read(field, values, length="1/3", seeds=1, beyond=2, request=REQUEST):
+    options = {"tune_length": length, "tune_seeds": seeds, "tune_beyond": str(beyond), "tune_apart": False}
+    return tuning.read(argparse.Namespace(tune=f"{field}=", **options), values, request, ("model.width",))
 
 
 def rates(beyond=2):
-    return tuning.read("optimizer.learning_rate", ("1e-4", "1e-3", "1e-2"), "1/3", 1, beyond, REQUEST, ())
+    return read(RATE, ("1e-4", "1e-3", "1e-2"), beyond=beyond)
 
 
 def scored(*scores):
@@ -23,37 +30,29 @@ def scored(*scores):
 
 def test_the_task_says_what_is_best():
     assert (rates().metric, rates().highest) == ("accuracy", True)
-    text = tuning.read(
-        "optimizer.learning_rate", ("1e-4", "1e-3"), "1", 2, 2, Request("", "configs/gpt_pydoc.py", {}), ()
-    )
+    text = read(RATE, ("1e-4", "1e-3"), "1", 2, request=Request("", "configs/gpt_pydoc.py", {}))
     assert (text.metric, text.highest, text.seeds) == ("loss", False, 2)
 
 
 def test_the_best_mean_is_chosen_and_a_loss_that_is_not_finite_never():
     scores = {"1e-4": [0.5, 0.7], "1e-3": [0.9, 0.4], "1e-2": [1.0, None]}
     assert rates().best(scores) == "1e-3"
-    lowest = Tuning("optimizer.learning_rate", ("1e-4", "1e-3"), "1/3", 2, "loss", False)
+    lowest = Tuning(RATE, ("1e-4", "1e-3"), "1/3", 2, "loss", False)
     assert lowest.best(scores) == "1e-4"
     tuning.check_finite("a", scores)
     with pytest.raises(UsageError, match="a cannot be trained with any of 1e-4, 1e-3: the loss was not finite"):
         tuning.check_finite("a", {"1e-4": [None], "1e-3": [None]})
 
 
-def test_a_choice_at_an_end_adds_a_value_there_for_all_settings():
+def test_a_choice_at_an_end_adds_a_value_there_for_all_settings_up_to_a_number():
     inner, upper = scored(0.1, 0.3, 0.2), scored(0.1, 0.2, 0.3)
-    assert rates().grid({}) == ["1e-4", "1e-3", "1e-2"]
     assert rates().grid({"a": inner, "b": {}}) == ["1e-4", "1e-3", "1e-2"]
     assert rates().grid({"a": inner, "b": inner}) == ["1e-4", "1e-3", "1e-2"]
     assert rates().grid({"a": inner, "b": upper}) == ["1e-4", "1e-3", "1e-2", "0.1"]
     lower = scored(0.3, 0.2, 0.1)
     assert rates().grid({"a": lower, "b": upper}) == ["1e-05", "1e-4", "1e-3", "1e-2", "0.1"]
-
-
-def test_two_values_at_most_are_added_and_none_where_the_grid_is_kept_to():
-    further = scored(0.1, 0.2, 0.3)
-    assert rates().grid({"a": further | {"0.1": [0.4]}})[3:] == ["0.1", "1"]
-    assert rates().grid({"a": further | {"0.1": [0.4], "1": [0.5]}})[3:] == ["0.1", "1"]
-    assert rates(0).grid({"a": further}) == ["1e-4", "1e-3", "1e-2"]
+    assert rates().grid({"a": upper | {"0.1": [0.4], "1": [0.5]}})[3:] == ["0.1", "1"]  # two at most
+    assert rates(0).grid({"a": upper}) == ["1e-4", "1e-3", "1e-2"]
     assert "at an end" not in rates(0).rule
     assert rates(1).rule.endswith("for all settings, 1 at most.")
 
@@ -64,7 +63,7 @@ def test_a_trial_as_long_as_a_run_is_the_run_of_its_value_and_seed(tmp_path):
     ((trial, flags),) = paths["a", "1e-3"].items()
     assert "--config.train.length=60 epochs" in flags
     run, further = tmp_path / "a/seed3", tmp_path / "a/seed4"
-    chosen = {"a": {"optimizer.learning_rate": "1e-3"}}
+    chosen = {"a": {RATE: "1e-3"}}
     whole.reuse(chosen, [run, further])
     assert not run.exists()  # the trial has not finished
     trial.mkdir(parents=True)
@@ -106,19 +105,13 @@ def test_what_came_of_trials_is_read_but_for_those_that_stopped(tmp_path):
 @pytest.mark.parametrize(
     ("field", "values", "length", "message"),
     [
-        (
-            "model.depth",
-            ("2",),
-            "1/3",
-            "--tune=model.depth must be at least two rising numbers above 0, such as 1e-3,3e-3, but it is '2'",
-        ),
-        ("optimizer.learning_rate", ("3e-3", "1e-3"), "1/3", "but it is '3e-3,1e-3'"),
-        ("model.width", ("8", "16"), "1/3", "something else decides model.width"),
-        ("train.length", ("8", "16"), "1/3", "something else decides train.length"),
+        ("model.depth", ("2",), "1/3", "--tune=model.depth must be at least two rising numbers above 0, .* is '2'"),
+        (RATE, ("3e-3", "1e-3"), "1/3", "but it is '3e-3,1e-3'"),
+        ("model.width", ("8", "16"), "1/3", "another flag decides model.width"),
+        ("train.length", ("8", "16"), "1/3", "another flag decides train.length"),
         ("model.depth", ("1", "2"), "3/2", "--tune-length must be a fraction above 0 and up to 1"),
-        ("model.depth", ("1", "2"), "third", "such as 1/3, but it is 'third'"),
     ],
 )
 def test_mistakes_are_one_sentence(field, values, length, message):
     with pytest.raises(UsageError, match=message):
-        tuning.read(field, values, length, 1, 2, REQUEST, ("model.width",))
+        read(field, values, length)

@@ -442,7 +442,7 @@ def test_what_is_not_supported_is_said_first(pair, tmp_path, monkeypatch, capsys
     assert not (tmp_path / "run").exists()
     for replica in (-1, 2):
         assert evaluate.main(["--workdir", str(pair), f"--replica={replica}"]) == 2
-        assert f"--replica={replica} is none of this run's: train.replicas=2, so give 0 to 1" in capsys.readouterr().err
+        assert f"--replica={replica} is not one of this run's: train.replicas=2, so give 0" in capsys.readouterr().err
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(UsageError, match=r"2 replicas .* train in one process, but there are 2"):
         Replicas.of(resolved("vit_digits", train__replicas=2)[0], one_device())

@@ -46,7 +46,7 @@ def test_tokens_of_a_position_are_added():
 
 
 def test_pooled_answers_are_made_of_the_last_position_alone():
-    """It sees the earlier tokens in any order alike, where nothing says their places; other positions do not."""
+    """Without positions, it sees earlier tokens alike in any order, which other positions do not."""
     others = TOKENS[:, ::-1].at[:, -1].set(TOKENS[:, -1]).at[:, :-1].set(TOKENS[:, :-1][:, ::-1])
     for pooled in (True, False):
         model = small(FrameConfig, positions="none", depth=1).build(11, 2, 7, pooled)

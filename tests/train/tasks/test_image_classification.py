@@ -96,8 +96,9 @@ def test_evaluation_images_of_another_kind_are_refused(monkeypatch):
         task_of(data__eval_transforms="center_crop(size=4)")
     grey, coloured = (labelled(np.zeros((4, 8, 8, c), np.uint8), np.arange(4)) for c in (1, 3))
     images = {"train": grey, "validation": coloured, "test": coloured}
-    examples = lambda self: {part: ImageExamples(self, split) for part, split in images.items()}  # noqa: E731
-    monkeypatch.setattr(section.ImageData, "load", examples)
+    monkeypatch.setattr(
+        section.ImageData, "load", lambda self: {part: ImageExamples(self, split) for part, split in images.items()}
+    )
     with pytest.raises(UsageError, match=r"Images for validation have 3 channels and those for training 1"):
         task_of()
 

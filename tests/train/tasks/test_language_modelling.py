@@ -1,4 +1,4 @@
-"""Perplexities against what they must be, and against sums by hand."""
+"""Perplexities against known values, and against sums by hand."""
 
 import math
 import shutil
@@ -125,7 +125,7 @@ def test_a_model_of_nothing_but_noise_has_a_perplexity_all_the_same(folder):
 
 
 def test_a_run_is_not_continued_on_other_data(folder, tmp_path):
-    """One letter more or another one in any split; but the same text from another place is the same."""
+    """One letter more or another letter in any split is other data; the same text in another place is not."""
     files = task_of(folder).files()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "data.json").write_text(files["data.json"])

@@ -1,4 +1,4 @@
-"""Masked tokens: losses, the fixed masks of evaluation, and baselines on the same positions."""
+"""Masked tokens: losses, the fixed masks of evaluation, and baselines at the same positions."""
 
 import json
 import math
@@ -34,12 +34,6 @@ def test_a_uniform_models_perplexity_is_the_number_of_tokens(folder):
     task = task_of(folder)
     metrics = measured(task, zero(task))
     assert metrics["perplexity"] == pytest.approx(task.corpus.tokeniser.size, rel=1e-5)
-
-
-def test_loss_does_not_depend_on_batches_and_their_padding(folder):
-    params = noisy(task_of(folder))
-    alone, padded = (measured(task_of(folder, data__eval_batch_size=size), params) for size in (1, 7))
-    assert padded == pytest.approx(alone, rel=1e-5)
 
 
 @pytest.mark.more
@@ -103,11 +97,6 @@ def test_training_starts_from_published_weights_and_says_what_was_loaded(folder,
     said = " ".join(capsys.readouterr().out.split())  # a long line is folded
     assert f"From {tmp_path / 'published'}: {len(jax.tree.leaves(params))} arrays loaded." in said
     assert result["final"]["test"] == pytest.approx(measured(task, params), rel=1e-5)
-
-
-def test_published_weights_that_are_not_there_are_one_sentence(folder, tmp_path):
-    with pytest.raises(UsageError, match="nowhere"):
-        task_of(folder, model__pretrained=tmp_path / "nowhere")
 
 
 def test_published_weights_that_do_not_fit_are_refused_before_anything_is_written(folder, tmp_path):

@@ -14,13 +14,13 @@ TEST = np.frombuffer(b"the bat sat on the cat. zzz", np.uint8)
 
 
 def grams(order):
-    """All runs of order + 1 training tokens, ids 0 before the first."""
+    """All sequences of order + 1 training tokens, with ids 0 before the first."""
     padded = [0] * order + TRAIN.tolist()
     return [tuple(padded[i : i + order + 1]) for i in range(len(TRAIN))]
 
 
 def by_hand(history, token, order, context, vocabulary=256):
-    """p_k of the docstring, by recursion over the training text."""
+    """p_k as the docstring defines it, by recursion."""
     if order < 0:
         return 1 / vocabulary
     counted = grams(order) if order == context else [gram[1:] for gram in set(grams(order + 1))]
@@ -50,7 +50,7 @@ def test_the_first_tokens_alone_are_counted(monkeypatch):
 
 
 def test_probabilities_of_all_tokens_sum_to_one():
-    """After every context, seen or not."""
+    """This holds after every context, seen or not."""
     for before in (b"th", b"zz", b" c"):
         tests = [np.array([*before, token], np.uint8) for token in range(256)]
         assert sum(np.exp(-ngram_losses(TRAIN, test, 2, 256)[-1]) for test in tests) == pytest.approx(1)

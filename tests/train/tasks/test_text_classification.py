@@ -31,12 +31,6 @@ def test_an_indifferent_model_has_the_loss_of_a_coin(folder):
     assert metrics["loss"] == pytest.approx(np.log(2), rel=1e-6)
 
 
-def test_loss_does_not_depend_on_batches_and_their_padding(folder):
-    params = noisy(task_of(folder))
-    alone, padded = (measured(task_of(folder, data__eval_batch_size=size), params) for size in (1, 7))
-    assert padded == pytest.approx(alone, rel=1e-5)
-
-
 @pytest.mark.more
 def test_sums_are_those_of_each_text_alone(folder):
     task = task_of(folder)
