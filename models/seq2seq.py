@@ -31,7 +31,7 @@ from attention.scores.pairwise import Additive
 from attention.types import Count, Names, Rate, Share
 from models.config import ModelConfig
 from models.fields import field
-from models.layers.attention_weights import keep_weights, weights_asked_of
+from models.layers.attention_weights import collect, is_collected
 from models.layers.cache import Decoding
 from models.layers.dropout import Dropout
 from models.layers.output import Output
@@ -265,7 +265,7 @@ class Seq2Seq(Transducer):
 
     def decode(self, target: Int[Array, "B T"], memory: Memory, train: bool, state: State) -> tuple[Output, State]:
         """See `Transducer`; every token is known."""
-        returns_weights = weights_asked_of(self)
+        returns_weights = is_collected(self, "attention")
 
         def step(self, state, token, memory):
             state, weights = self._advance(state, token, memory)
@@ -274,7 +274,7 @@ class Seq2Seq(Transducer):
         embedded = self.dropout(look_up(self.embed_target, target), train=train)
         state, (states, weights) = _scan(step)(self, state, embedded, memory)
         if returns_weights:
-            keep_weights(self, weights[:, None])
+            collect(self, "attention", "weights", weights[:, None])
         return self.head.output(self.dropout(states, train=train)), state
 
     def fed(
