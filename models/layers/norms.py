@@ -1,4 +1,4 @@
-"""Norms of hidden states, by the names that configs give them."""
+"""Norms of hidden states, by their names in configs."""
 
 import functools
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class RmsNorm(nn.Module):
     Attributes:
       epsilon: ε.
       dtype: The dtype of the result.
-      offset: Added to the learned weights, which then start at 1 − offset: 1 in Gemma.
+      offset: Number added to the learned weights, which start at 1 − offset; it is 1 in Gemma.
     """
 
     epsilon: float

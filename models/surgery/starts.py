@@ -1,4 +1,4 @@
-"""The ways in which exchanged layers start, as spec strings name them."""
+"""How exchanged layers start, by the names in spec strings."""
 
 import dataclasses
 import functools
@@ -9,21 +9,21 @@ from attention.types import Checked, Count, Positive
 
 @dataclasses.dataclass(frozen=True)
 class Fresh:
-    """What is new has the initial values of any model."""
+    """New parameters have the initial values of any model."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Like:
-    """What is new starts so that the layer computes what it did, where that is possible; see `models.surgery.like`."""
+    """New parameters let the layer compute what it did before, where that is possible; see `models.surgery.like`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Distilled(Checked):
-    """After that, the layers learn what the layers before them give out on the training data.
+    """After `Like`, exchanged layers learn the outputs of the layers that they replace, on the training data.
 
     Attributes:
-      steps: How many batches they see.
-      learning_rate: Adam's, which falls to 0 as a cosine.
+      steps: Number of batches.
+      learning_rate: Adam's learning rate, which falls to 0 as a cosine.
     """
 
     steps: Count = 300
@@ -35,5 +35,5 @@ STARTS: dict[str, type] = {"fresh": Fresh, "like": Like, "distilled": Distilled}
 
 @functools.cache
 def parse(text: str, field: str = "train.exchanged") -> Fresh | Like | Distilled:
-    """Reads the start that a spec string names, such as `distilled(steps=100)`; raises UsageError if it is none."""
+    """Reads the start that a spec string names, such as `distilled(steps=100)`; raises UsageError if it names none."""
     return specs.make(text, STARTS, f"start in {field}")

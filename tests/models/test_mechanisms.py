@@ -344,7 +344,7 @@ def test_what_cannot_be_registered(row, message):
         ("gated_delta(latent=4, rotary=2)", r"gated_delta takes no rotary=2, which is for scores of pairs"),
         ("dot_product(latent=4, rotary=2, qk_norm='rms')", r"dot_product takes no rotary=2, which is for scores of pa"),
         ("dot_product(latent=4, rotary=2, value='tied')", r"dot_product takes no rotary=2, .* values that are not the"),
-        ("super(align=False, per_head=True)", r"per_head is of the alignment, which align=False leaves out"),
+        ("super(align=False, per_head=True)", r"per_head belongs to the alignment, which align=False leaves out"),
         ("super(align='per_head', per_head=False)", r"contradict each other"),
         ("neural(dim=2, dim=3)", r"Cannot read"),
         ("dot_product(align='head')", r"align must be True, False or 'per_head', not 'head'"),

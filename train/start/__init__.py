@@ -152,7 +152,7 @@ class Initial:
                 self.task, self.original, self._loaded, params, self.replicas, self.distilled
             )
             remarks.append(remark)
-        return low_rank.joined(params, additions), "\n".join(filter(None, remarks))
+        return low_rank.join(params, additions), "\n".join(filter(None, remarks))
 
     def _loaded(self, task: Task, params: Params) -> tuple[Params, str]:
         """Loads the weights into the parameters of this task or of the one with the original model."""
