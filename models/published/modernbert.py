@@ -1,6 +1,6 @@
-"""ModernBERT (Warner et al. 2024, arXiv:2412.13663) as `transformers` has it.
+"""ModernBERT (Warner et al. 2024, arXiv:2412.13663) as in `transformers`.
 
-Every third layer sees all tokens, the others those nearby; each of the two kinds has rotary positions of its own.
+Every third layer sees all tokens, the others only those nearby; both kinds have rotary positions of their own.
 """
 
 from typing import Any
@@ -11,12 +11,12 @@ from models.published import decoders
 from models.published.architectures import SIDES, SIZES, Architecture, Arrays, Fields
 from models.published.decoders import FULL, SLIDING
 
-OUTPUT, HEADS = "decoder.", "head.decoder."  # of the head, as in the other encoders
+OUTPUT, HEADS = "decoder.", "head.decoder."  # the output's arrays, there and within our head
 BASES = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 
 
 def read(theirs: Fields) -> dict[str, Any]:
-    """Reads our fields, except those that only have another name.
+    """Reads our fields, except those that merely have another name.
 
     Raises:
       UsageError: a field has a wrong type, or layers are of other kinds.
@@ -88,7 +88,7 @@ MODERNBERT = Architecture(
         "norm": "model.final_norm",
         "head": HEADS.removesuffix("."),
         "head/dense": "head.dense",
-        "head/dense/bias": "",  # which it does not have
+        "head/dense/bias": "",  # it has none
         "head/norm": "head.norm",
     },
     blocks={"block": "model.layers"},

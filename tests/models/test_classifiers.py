@@ -12,7 +12,7 @@ import pytest
 
 from attention.activations import gelu
 from attention.channel import Cbam, Spatial, SqueezeExcitation
-from models.cnn import CNN, CNNConfig, resolve
+from models.cnn import CNN, CNNConfig
 from models.layers.positions import sinusoids
 from models.text_classifier import TextClassifier, TextClassifierConfig, mean_of_real
 from models.vit import ViT, ViTConfig, patches
@@ -104,8 +104,9 @@ def test_parameters_have_their_closed_form(spec):
 
 
 def test_each_stage_has_its_attention():
-    assert resolve("none|squeeze_excitation(ratio=4)", 3) == (None, SqueezeExcitation(4), SqueezeExcitation(4))
-    assert resolve("spatial|cbam(kernel=3)", 2) == (Spatial(7), Cbam(16, 3))
+    gates = lambda spec, stages: CNNConfig(attention=spec, stages=stages).gates  # noqa: E731
+    assert gates("none|squeeze_excitation(ratio=4)", 3) == (None, SqueezeExcitation(4), SqueezeExcitation(4))
+    assert gates("spatial|cbam(kernel=3)", 2) == (Spatial(7), Cbam(16, 3))
 
 
 @pytest.mark.parametrize("spec", ["squeeze_excitation(ratio=4)", "none|cbam(ratio=4)"])

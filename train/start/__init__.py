@@ -146,7 +146,7 @@ class Initial:
             chosen = optimizer.matching(self.fresh, drawn)
             params = jax.tree.map(lambda fresh, ours, theirs: ours if fresh else theirs, chosen, drawn, params)
             names = [path for path, fresh in flatten_dict(chosen, sep="/").items() if fresh]
-            remarks.append(f"Fresh again: {pretrained.drawn_together(names)}.")
+            remarks.append(f"Fresh again: {pretrained.summarised(names)}.")
         if self.original:
             params, remark = start_exchanged(
                 self.task, self.original, self._loaded, params, self.replicas, self.distilled
@@ -209,7 +209,7 @@ def start_exchanged(
     places = sharding.state_shardings(shapes, replicas.mesh)
     before, _ = load(teacher, jax.jit(teacher.init, out_shardings=places)(jax.random.key(0)))
     params, alike = like(config, params, original, before)
-    remarks = [f"Set to be like the layers before: {pretrained.drawn_together(alike)}."] if alike else []
+    remarks = [f"Set to be like the layers before: {pretrained.summarised(alike)}."] if alike else []
     if distilled:
         layers = exchange.exchanged(config, original)
         params, remark = distill(task, teacher, before, params, layers, replicas, distilled)

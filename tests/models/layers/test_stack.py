@@ -106,7 +106,7 @@ class Stack(nn.Module):
 
     @nn.compact
     def __call__(self, x, train=False):
-        return stack.run(self.config.blocks(9), x, None, train, scan=self.config.scan)
+        return stack.run(self.config.blocks(9), x, None, train, scan=self.config.scan)[0]
 
 
 @pytest.mark.parametrize("scan", [False, True])
