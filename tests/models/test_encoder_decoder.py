@@ -36,7 +36,6 @@ MARIAN = dataclasses.replace(
 SOURCE = jax.random.randint(jax.random.key(0), (3, 6), 1, 11)
 LENGTHS = jnp.array([6, 3, 1])
 TARGET = jax.random.randint(jax.random.key(1), (3, 5), 1, 13)
-# Each kind of state, table, tie and alignment, as decoder self-attention and as cross-attention.
 
 
 def build(vocabularies=(11, 13), lengths=(6, 7), **changes):
