@@ -70,13 +70,8 @@ class CNNConfig(ModelConfig):
         """Counts the channels of a stage; stages count from 0."""
         return self.width * 2**stage
 
-    def tokens(self, image_shape: tuple[int, ...]) -> int:
-        """Counts the positions in the first stage's map for images of shape `(H, W, C)`."""
-        height, width, _ = image_shape
-        return height * width
-
     def build(self, image_shape: tuple[int, int, int], classes: int, dtype: DTypeLike = jnp.float32) -> "CNN":
-        return CNN(self, classes, self.tokens(image_shape), dtype)
+        return CNN(self, classes, image_shape[0] * image_shape[1], dtype)
 
     def cost(self, image_shape: tuple[int, int, int], classes: int) -> Cost:
         return self.cost_of_map(image_shape) + operations.linear(1, self.channels(self.stages - 1), classes)

@@ -130,11 +130,16 @@ class Mechanism(Checked):
             raise UsageError(f"The keys of {self.name} need the layer's inputs, so it takes no latent={self.latent}.")
         if self.latent_norm and not (self.latent or self.query_latent):
             raise UsageError(f"{self.name} has no latent to norm; give latent or query_latent too.")
-        for option, pieces in PROJECTED.items():
-            if getattr(self, option):
-                self._check_projected(option, pieces)
-        if self.rotary:
-            self._check_decoupled()
+        for option in (option for option in PROJECTED if getattr(self, option)):
+            self._check_projected(option)
+        if self.rotary and not self.latent:
+            raise UsageError(f"rotary={self.rotary} is the part that turns beside a latent; give latent too.")
+        pairs = isinstance(self.score, Score) and not getattr(self.score, "qk_norm", "")
+        if self.rotary and (self.value == "tied" or not pairs):
+            raise UsageError(
+                f"{self.name} takes no rotary={self.rotary}, which is for scores of pairs without qk_norm, and values "
+                "that are not the keys."
+            )
 
     @property
     def cross(self) -> bool:
@@ -145,18 +150,9 @@ class Mechanism(Checked):
         """Counts the outputs of a head's gate, for heads of width H."""
         return {"": 0, "head": 1, "elementwise": head}[self.output_gate]
 
-    def _check_decoupled(self) -> None:
-        """Raises UsageError unless a part of queries and keys can turn while the rest does not."""
-        if not self.latent:
-            raise UsageError(f"rotary={self.rotary} is the part that turns beside a latent; give latent too.")
-        if not isinstance(self.score, Score) or self.value == "tied" or getattr(self.score, "qk_norm", ""):
-            raise UsageError(
-                f"{self.name} takes no rotary={self.rotary}, which is for scores of pairs without qk_norm, and values "
-                "that are not the keys."
-            )
-
-    def _check_projected(self, option: str, pieces: tuple[str, ...]) -> None:
-        """Raises UsageError unless each of these pieces is a projection of its own, as the option needs."""
+    def _check_projected(self, option: str) -> None:
+        """Raises UsageError unless each piece that an option changes is a projection of its own."""
+        pieces = PROJECTED[option]
         whole = {"identity", "shared", "none"} & {getattr(self, piece) for piece in pieces}
         if whole or (self.align is not None and "value" in pieces):
             why = f"a projection {min(whole)!r}" if whole else "an alignment"

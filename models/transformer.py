@@ -78,8 +78,7 @@ class TransformerConfig(ModelConfig):
     attention_bias: bool = field(True, "Whether linear projections of queries, keys, values and outputs have biases.")
     scan: bool = field(
         False,
-        "Whether neighbouring blocks with one mechanism are compiled once and scanned: the same function, but dropout "
-        "draws otherwise.",
+        "Whether neighbouring blocks with one mechanism are compiled once and scanned; only dropout's draws change.",
         may_change=True,
     )
     remat: Annotated[str, Names(BLOCKS)] = field(
@@ -193,14 +192,11 @@ class TransformerConfig(ModelConfig):
     def init_caches(
         self, batch: int, max_length: int, length: int, dtype: DTypeLike, stack: str = "attention"
     ) -> tuple[Cache, ...]:
-        """Makes an empty decode cache for each layer of a stack; see `attention_layers`.
+        """Makes an empty decode cache for each layer of a stack; see `attention_layers` for `length` and `stack`.
 
         Args:
           batch: B, the number of sequences.
           max_length: Most tokens that the caches will hold, including the prompt.
-          length: ℓ, the number of learned positions.
-          dtype: Compute dtype.
-          stack: The field of the stack's spec string.
 
         Raises:
           UsageError: there are more tokens than learned positions.
@@ -222,11 +218,7 @@ class TransformerConfig(ModelConfig):
     ) -> list[Block]:
         """Makes the blocks of a stack, as submodules of the module that calls it; see `attention_layers`.
 
-        Args:
-          length: ℓ.
-          dtype: Compute dtype.
-          stack: The field of the stack's spec string.
-          cross: The cross-attention layer of each block, if they have one.
+        Each block also gets a layer of `cross`, if there are any.
         """
         layers = itertools.zip_longest(self.attention_layers(length, dtype, stack), cross)
         return [

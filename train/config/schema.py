@@ -19,7 +19,7 @@ from attention.types import (
     at_most,
 )
 from models.fields import BOOKKEEPING, HARDWARE, field
-from models.surgery import starts
+from models.surgery import exchange
 from train.config.durations import Duration, Length
 from train.config.optimizer import OptimizerConfig
 
@@ -54,7 +54,7 @@ class TrainConfig(Checked):
         "The work directory of another run, whose parameters this one starts from where they have the same names and "
         "shapes. `{seed}` in it stands for this run's seed, so that each seed of a sweep starts from its own model.",
     )
-    exchanged: Annotated[str, Reader(starts.parse)] = field(
+    exchanged: Annotated[str, Reader(exchange.parse)] = field(
         "fresh",
         "How attention layers start that have another mechanism than the model whose weights `model.pretrained` or "
         "`init_from` loads. What is new in them has its usual initial values (`fresh`), or those with which the layer "

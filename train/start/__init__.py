@@ -18,9 +18,9 @@ from attention.errors import UsageError, listed
 from models.files import at_home
 from models.layers.multi_head import MultiHeadAttention
 from models.published import pretrained
-from models.surgery import exchange, low_rank, starts
+from models.surgery import exchange, low_rank
+from models.surgery.exchange import Distilled, Fresh
 from models.surgery.like import like
-from models.surgery.starts import Distilled, Fresh
 from models.transformer import TransformerConfig
 from train import optimizer
 from train.config.schema import Config
@@ -130,7 +130,7 @@ class Initial:
     @classmethod
     def of(cls, setup: Setup) -> "Initial":
         """Finds what a config asks for, and refuses what is not there or does not go together."""
-        config, start = setup.config, starts.parse(setup.config.train.exchanged)
+        config, start = setup.config, exchange.parse(setup.config.train.exchanged)
         run = AnotherRun.of(config.source, setup.task.files()) if config.source else None
         original = None if start == Fresh() else _original(config, run)
         _check_fresh(config, start == Fresh(), setup.shapes.params)
