@@ -33,11 +33,11 @@ def run(
     Args:
       blocks: The blocks of one model.
       x: The input of the first block.
-      mask: See `Block`.
-      train: See `Block`.
+      mask: Which token may attend to which.
+      train: Whether there is dropout.
       caches: The cache of each block, or None.
       source: The source of the blocks' cross-attention; with caches, what each block has prepared of it.
-      source_mask: See `Block`.
+      source_mask: Which token may attend to which source token.
       scan: Whether to scan neighbours that differ only in their parameters and numbers; this changes nothing but the
         draws of dropout. Blocks that also return initial parameters, attention weights or losses are never scanned.
 

@@ -50,7 +50,7 @@ class Architecture:
       blocks: Our stacks of blocks, such as `block` for `block_0`, and theirs.
       block_modules: Modules and parameters within a block.
       body: The prefix of array names in a checkpoint with a head.
-      head: The prefix of the head's arrays, which a checkpoint may lack.
+      head: The prefix or prefixes of the head's arrays, which a checkpoint may lack.
       tied: Arrays that may be saved as copies of others, and those others.
       sinusoids: Tables of `sinusoidal_halves` that may be saved but are no parameters.
       unused_positions: Given our fields, counts the rows of the position table before the first token's.
@@ -79,7 +79,7 @@ class Architecture:
     blocks: Table
     block_modules: Table
     body: str
-    head: str
+    head: str | tuple[str, ...]
     dropouts: Table = dataclasses.field(default_factory=dict)
     standard: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     tied: Table = dataclasses.field(default_factory=dict)

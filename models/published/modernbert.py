@@ -8,10 +8,9 @@ from typing import Any
 from attention.specs import joined
 from models.masked_lm import MaskedLMConfig
 from models.published import decoders
-from models.published.architectures import SIDES, SIZES, Architecture, Arrays, Fields
+from models.published.architectures import SIDES, SIZES, Architecture, Fields
 from models.published.decoders import FULL, SLIDING
 
-OUTPUT, HEADS = "decoder.", "head.decoder."  # the output's arrays, there and within our head
 BASES = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 
 
@@ -48,16 +47,6 @@ def write(config: MaskedLMConfig) -> dict[str, Any]:
     return {"layer_types": kinds, "rope_parameters": ropes, "local_attention": 2 * (window - 1) if window else 128}
 
 
-def unpack(arrays: Arrays, theirs: Fields) -> Arrays:
-    """Puts the output's arrays into the head."""
-    return {f"head.{name}" if name.startswith(OUTPUT) else name: array for name, array in arrays.items()}
-
-
-def pack(arrays: Arrays, theirs: Fields) -> Arrays:
-    """Undoes `unpack`."""
-    return {name.removeprefix("head.") if name.startswith(HEADS) else name: x for name, x in arrays.items()}
-
-
 MODERNBERT = Architecture(
     title="ModernBERT",
     model_type="modernbert",
@@ -86,7 +75,7 @@ MODERNBERT = Architecture(
         "embed": "model.embeddings.tok_embeddings",
         "norm_embedding": "model.embeddings.norm",
         "norm": "model.final_norm",
-        "head": HEADS.removesuffix("."),
+        "head": "decoder",
         "head/dense": "head.dense",
         "head/dense/bias": "",  # it has none
         "head/norm": "head.norm",
@@ -101,11 +90,9 @@ MODERNBERT = Architecture(
         "norm_mlp": "mlp_norm",
     },
     body="model.",
-    head="head.",
-    tied={f"{HEADS}weight": "model.embeddings.tok_embeddings.weight"},
+    head=("head.", "decoder."),
+    tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
     read=read,
     write=write,
-    unpack=unpack,
-    pack=pack,
     joined={"attn.Wqkv.": ("attn.query.", "attn.key.", "attn.value."), "mlp.Wi.": ("mlp.gate.", "mlp.up.")},
 )
