@@ -394,7 +394,6 @@ def test_a_window_is_the_masks():
     chex.assert_trees_all_close(out, narrow, atol=1e-6)
 
 
-@pytest.mark.more
 def test_a_layer_needs_a_length_for_what_is_built_for_one_only():
     x = jnp.ones((1, LENGTH, WIDTH))
     MultiHeadAttention("neural(dim=2)", heads=HEADS).init(jax.random.key(0), x)
