@@ -136,7 +136,6 @@ class ImageTokens(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W C"]) -> Float[Array, "B S D"]:
-        """Makes the tokens, without positions."""
         return Dense((self.config.width,), dtype=self.dtype, name="embed")(self.config.images(images, self.dtype))
 
 

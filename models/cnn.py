@@ -106,7 +106,6 @@ class CNN(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W C"], train: bool = False) -> Float[Array, "B classes"]:
-        """Classifies images."""
         x = feature_map(self.config, images, self.dtype).mean((1, 2))
         x = Dropout(self.config.dropout, name="dropout_head")(x, train=train)
         return Dense((self.classes,), dtype=self.dtype, name="head")(x).astype(jnp.float32)
@@ -133,7 +132,6 @@ class Residual(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
-        """Adds the residual branch to a map."""
         y = x
         for layer in range(2):
             y = nn.relu(self.config.norm_layer(self.dtype, f"norm_{layer}")(y))
@@ -150,7 +148,6 @@ class Gated(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
-        """Weighs a map."""
         declared = self.gate.parameters(x.shape[-1])
         return self.gate({name: self.param(name, p.init, p.shape, jnp.float32) for name, p in declared.items()}, x)
 

@@ -106,7 +106,6 @@ class EncoderDecoder(Transducer):
     config: CrossAttentionConfig
 
     def setup(self):
-        """Creates the embeddings, the blocks of encoder and decoder, and the output."""
         config, dtype = self.config, self.dtype
         self._embed_both_sides()
         self.positions_source = Positions(config.positions, self.source_length)

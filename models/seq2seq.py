@@ -233,7 +233,6 @@ class Seq2Seq(Transducer):
     config: Seq2SeqConfig
 
     def setup(self):
-        """Creates the embeddings, the encoder E, the attention A, and both layers of the decoder D."""
         config, dtype, cell = self.config, self.dtype, CELLS[self.config.cell]
         self.embed = nn.Embed(self.source_vocabulary, config.embedding, dtype=dtype)
         self.embed_target = nn.Embed(self.target_vocabulary, config.embedding, dtype=dtype)

@@ -52,7 +52,6 @@ class Mlp(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], *, train: bool) -> Float[Array, "B L D"]:
-        """Maps each token to a vector of the same width."""
         dense = functools.partial(Dense, bias=self.bias, dtype=self.dtype)
         up = dense((self.hidden,), name="up")(x)
         hidden = ACTIVATIONS[self.activation](dense((self.hidden,), name="gate")(x) if self.gated else up)

@@ -17,5 +17,4 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*S"], *, train: bool) -> Float[Array, "*S"]:
-        """Sets random numbers to zero in training."""
         return dropout(x, self.rate, seed_of(self.make_rng("dropout"))) if train and self.rate else x

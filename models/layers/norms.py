@@ -26,7 +26,6 @@ class RmsNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-        """Normalises the last axis."""
         scale = self.param("scale", nn.initializers.constant(1.0 - self.offset), (x.shape[-1],))
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         scale = (self.offset + scale).reshape((1,) * (x.ndim - 1) + (-1,))
