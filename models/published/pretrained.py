@@ -190,7 +190,7 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
     source_config = _mechanisms_of(there, config)
     layers, values = exchange.exchanged(config, source_config), {}
     states = {layer: getattr(row.score, "state", 0) for layer, row in source_config.by_path().items()}
-    carried = [path for path in loaded if exchange.within(path, layers)]
+    carried = [path for path in loaded if path.startswith(tuple(f"{layer}/" for layer in layers))]
     for path, name in loaded.items():
         array = arrays[name][: _positions(fresh)] if path in POSITIONS else arrays[name]
         if not jnp.issubdtype(array.dtype, jnp.floating):

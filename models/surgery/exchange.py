@@ -100,11 +100,6 @@ def same_but_mechanisms(config: TransformerConfig, source: TransformerConfig) ->
     return dataclasses.replace(config, **specs_there, implementation="auto", scan=False, remat="none")
 
 
-def within(path: str, layers: tuple[str, ...]) -> bool:
-    """Tells whether a parameter's path is in one of these layers."""
-    return any(path.startswith(f"{layer}/") for layer in layers)
-
-
 def regroups(path: str, there: tuple[int, ...], here: tuple[int, ...]) -> bool:
     """Tells whether `regrouped` can turn an array of one shape into one of another."""
     if not _GROUPED.search(path) or len(there) != len(here) or len(here) < 2:
