@@ -93,11 +93,11 @@ ENCODERS = {"vit": Patches, "cnn": Convolutions}
 
 
 def parse_encoder(text: str, path: str = "model.encoder") -> Patches | Convolutions:
-    """Reads what makes tokens of an image, such as `vit(patch=4)`; raises UsageError if it cannot be."""
+    """Reads what makes tokens of an image, such as `vit(patch=4)`; raises UsageError if it is invalid."""
     try:
         return specs.make(text, ENCODERS, "encoder of images")
     except UsageError as error:
-        raise UsageError(f"{path}={text!r} cannot be: {error}") from error
+        raise UsageError(f"{path}={text!r} is invalid: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -118,14 +118,14 @@ class Mechanism(Checked):
         traits = self.score.traits
         for piece, read in {"query": traits.reads_query, "key": traits.reads_key}.items():
             if (getattr(self, piece) == "none") == read:
-                what = "needs a" if read else "looks at no"
+                what = "needs a" if read else "reads no"
                 raise UsageError(
-                    f"The score of {self.name} {what} {piece}, so {piece}={getattr(self, piece)!r} cannot be."
+                    f"The score of {self.name} {what} {piece}, so {piece}={getattr(self, piece)!r} is impossible."
                 )
         if self.key == "shared" and self.query == "none":
-            raise UsageError(f"{self.name} projects no queries, so key='shared' cannot be.")
+            raise UsageError(f"{self.name} projects no queries, so key='shared' is impossible.")
         if self.value == "tied" and not (traits.ties_values and traits.reads_key):
-            raise UsageError(f"The score of {self.name} keeps no keys that could be values, so value='tied' cannot be.")
+            raise UsageError(f"The score of {self.name} keeps no keys as values, so value='tied' is impossible.")
         if self.latent and traits.reads_source:
             raise UsageError(f"The keys of {self.name} need the layer's inputs, so it takes no latent={self.latent}.")
         if self.latent_norm and not (self.latent or self.query_latent):
@@ -238,7 +238,7 @@ def register(row: Mechanism) -> None:
       UsageError: it is not a Mechanism, or its name is in `BUILT_IN` or cannot be in a spec string.
     """
     if not isinstance(row, Mechanism):
-        raise UsageError(f"What is registered must be a Mechanism, not {row!r}; write Mechanism('name', 'source').")
+        raise UsageError(f"register takes a Mechanism, not {row!r}; write Mechanism('name', 'source').")
     if row.name in BUILT_IN:
         raise UsageError(f"There is an attention mechanism {row.name!r} already; choose another name.")
     if not row.name.isidentifier() or keyword.iskeyword(row.name) or row.name == specs.CYCLE:

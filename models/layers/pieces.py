@@ -86,9 +86,9 @@ class AttentionPieces(nn.Module):
         check_implementation(self.implementation, mechanism.score.implementations, mechanism.name)
         arrays = mechanism.score.arrays(self.sizes(width)).values()
         if not self.length and (mechanism.align is not None or any(0 in array.shape for array in arrays)):
-            raise UsageError(f"{mechanism.name} is built for a fixed length; give the layer the most tokens as length.")
+            raise UsageError(f"{mechanism.name} is built for a fixed length; give its longest sequence as length.")
         if self.rotary and "none" in (mechanism.query, mechanism.key):
-            raise UsageError(f"{mechanism.name} has no queries and keys to rotate; choose other positions than rotary.")
+            raise UsageError(f"{mechanism.name} has no queries and keys to rotate; choose positions other than rotary.")
         if self.rotary and mechanism.value == "tied":
             raise UsageError(
                 f"The values of {mechanism.name} are its keys, which rotary positions would turn; choose others."

@@ -53,7 +53,7 @@ def _download(name: str, files: tuple[str, ...]) -> Path:
         from huggingface_hub import errors, hf_hub_download
     except ImportError as error:
         raise UsageError(
-            f"There is no folder {name!r}, and to look for it on the Hugging Face hub needs a package: "
+            f"There is no folder {name!r}, and looking for it on the Hugging Face hub needs a package: "
             "pip install huggingface_hub."
         ) from error
     unreachable = None
@@ -78,7 +78,7 @@ def _download(name: str, files: tuple[str, ...]) -> Path:
 
 def read_config(source: str) -> dict[str, Any]:
     """Reads a model's `config.json`; raises UsageError as `find` does, or if the file is damaged."""
-    return read_json(find(source, CONFIG), "give a model whose config is whole")
+    return read_json(find(source, CONFIG), "give a model with an intact config")
 
 
 def read_weights(source: str) -> Arrays:
@@ -155,7 +155,7 @@ def _read_safetensors(path: Path) -> Arrays:
         from safetensors import safe_open
         from safetensors.flax import load_file
     except ImportError as error:
-        raise UsageError(f"To read {path} needs a package: pip install safetensors.") from error
+        raise UsageError(f"Reading {path} needs a package: pip install safetensors.") from error
     with safe_open(path, framework="np") as file:
         for name in file.keys():  # noqa: SIM118  it is no mapping
             kind = file.get_slice(name).get_dtype()
@@ -187,7 +187,7 @@ def _read_bin(path: Path) -> Arrays:
         import torch
     except ImportError as error:
         raise UsageError(
-            f"To read {path} needs PyTorch: pip install torch, or convert the file to {SAFETENSORS}."
+            f"Reading {path} needs PyTorch: pip install torch, or convert the file to {SAFETENSORS}."
         ) from error
     weights = torch.load(path, map_location="cpu", weights_only=True)
     return {name: (x.float() if x.is_floating_point() else x).numpy() for name, x in weights.items()}

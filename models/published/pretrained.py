@@ -142,7 +142,7 @@ def describe(source: str, architectures: Sequence[Architecture] = ARCHITECTURES)
         _check_values(source, architecture, theirs)
         fields = _fields(source, architecture, theirs)
     except (TypeError, LookupError, AttributeError, ArithmeticError) as error:  # from fields that are read together
-        raise UsageError(f"The config.json of {source} has a value that cannot be ({error!r}).") from error
+        raise UsageError(f"The config.json of {source} has an invalid value ({error!r}).") from error
     length = theirs[architecture.length] - architecture.unused_positions(fields)
     special = {token: theirs[name] for token, name in architecture.special.items()}
     return Described(fields, theirs[architecture.vocabulary], length, special)
@@ -186,7 +186,7 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
     new = [path for path, name in named.items() if not name or (headless and name.startswith(architecture.head))]
     loaded = {path: name for path, name in named.items() if path not in new}
     if missing := sorted(set(loaded.values()) - set(arrays)):
-        raise UsageError(f"{source} lacks {summarised(missing)}; it is not whole.")
+        raise UsageError(f"{source} lacks {summarised(missing)}; it is incomplete.")
     source_config = _mechanisms_of(there, config)
     layers, values = exchange.exchanged(config, source_config), {}
     states = {layer: getattr(row.score, "state", 0) for layer, row in source_config.by_path().items()}

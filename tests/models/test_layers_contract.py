@@ -398,5 +398,5 @@ def test_a_layer_needs_a_length_for_what_is_built_for_one_only():
     x = jnp.ones((1, LENGTH, WIDTH))
     MultiHeadAttention("neural(dim=2)", heads=HEADS).init(jax.random.key(0), x)
     for spec in ("super", "positional", "neural(pairs='unique')"):
-        with pytest.raises(UsageError, match="is built for a fixed length; give the layer the most tokens as length"):
+        with pytest.raises(UsageError, match="is built for a fixed length; give its longest sequence as length"):
             MultiHeadAttention(spec, heads=HEADS).init(jax.random.key(0), x)

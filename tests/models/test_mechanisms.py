@@ -171,7 +171,7 @@ def test_a_score_may_read_the_queries_alone():
     assert cache.key is None
     step = lambda x, cache: apply(module, {"params": params}, x, cache=cache)  # noqa: E731
     chex.assert_trees_all_close(in_parts(step, x, cache, (4, LENGTH))[0], whole, atol=1e-5)
-    for wrong, message in (({"key": "linear"}, "looks at no key"), ({"query": "none"}, "needs a query")):
+    for wrong, message in (({"key": "linear"}, "reads no key"), ({"query": "none"}, "needs a query")):
         with pytest.raises(UsageError, match=message):
             dataclasses.replace(row, **wrong)
 
@@ -189,7 +189,7 @@ class KeysAlone(Score):
 
 
 def test_keys_share_no_projection_with_queries_that_have_none():
-    with pytest.raises(UsageError, match="keys projects no queries, so key='shared' cannot be"):
+    with pytest.raises(UsageError, match="keys projects no queries, so key='shared' is impossible"):
         Mechanism("keys", "", query="none", key="shared", score=KeysAlone())
 
 
@@ -276,7 +276,7 @@ def test_a_registered_row_is_as_good_as_any_other():
         (Mechanism("my-own", "mine"), "'my-own' cannot stand in a spec string"),
         (Mechanism("lambda", "mine"), "'lambda' cannot stand in a spec string"),
         (Mechanism("cycle", "mine"), "'cycle' cannot stand in a spec string"),
-        (Gaussian(), r"must be a Mechanism, not Gaussian\(normaliser='softmax', sigma=1.0"),
+        (Gaussian(), r"register takes a Mechanism, not Gaussian\(normaliser='softmax', sigma=1.0"),
     ],
 )
 def test_what_cannot_be_registered(row, message):
@@ -305,9 +305,9 @@ def test_what_cannot_be_registered(row, message):
         ("super(align=False, per_head=True)", r"per_head belongs to the alignment, which align=False leaves out"),
         ("super(align='per_head', per_head=False)", r"contradict each other"),
         ("dot_product(align='head')", r"align must be True, False or 'per_head', not 'head'"),
-        ("neural(value='tied')", r"keeps no keys that could be values, so value='tied' cannot be"),
-        ("dot_product(key='none')", r"needs a key, so key='none' cannot be"),
-        ("positional(query='linear')", r"looks at no query, so query='linear' cannot be"),
+        ("neural(value='tied')", r"keeps no keys as values, so value='tied' is impossible"),
+        ("dot_product(key='none')", r"needs a key, so key='none' is impossible"),
+        ("positional(query='linear')", r"reads no query, so query='linear' is impossible"),
         ("", r"mechanism is needed; choose from"),
     ],
 )

@@ -280,7 +280,7 @@ def test_another_architecture_is_refused_with_both_values(kind, changes, message
         ("marian", {"d_model": None}, "lacks d_model"),
         ("bert", {"hidden_act": "relu"}, "has hidden_act='relu'; only 'gelu' can be loaded"),
         ("vit", {"model_type": "deit"}, "cannot be loaded: its distillation token"),
-        ("modernbert", {"local_attention": "wide"}, "has a value that cannot be"),
+        ("modernbert", {"local_attention": "wide"}, "has an invalid value"),
         ("modernbert", {"layer_types": ["full_attention"]}, "cannot be loaded; only 2 times sliding_attention or full"),
         ("modernbert", {"rope_parameters": ..., "global_rope_theta": 0}, "options must be numbers above 0"),
         ("vit", {"image_size": [6, 4]}, r"image_size=\[6, 4\] and patch_size=2, but only whole"),
