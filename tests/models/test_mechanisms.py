@@ -112,7 +112,7 @@ def test_cross_attention_reads_keys_and_values_from_the_source():
         ("super(key='linear', per_head=True)", {"key": "linear", "value": "identity", "align": Align(per_head=True)}),
         ("neural(dim=3, query='mlp', align='per_head')", {"query": "mlp", "score": Neural(3), "align": Align(True)}),
         ("neural(per_head=True)", {"score": Neural(per_head=True), "align": None}),
-        ("dot_product(align=True, kv_heads=1)", {"align": Align(), "kv_heads": 1}),
+        ("dot_product(align=True, window=2)", {"align": Align(), "window": 2}),
         ("super(align=False)", {"align": None}),
         ("bilinear(per_head=True)", {"name": "luong_general", "score": Bilinear(per_head=True)}),
     ],
