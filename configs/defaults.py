@@ -42,17 +42,14 @@ def text_classification() -> ConfigDict:
 
 def translation(attention: str, model: str = "encoder_decoder") -> ConfigDict:
     """Vaswani's encoder-decoder, small, or the recurrent one of Wikipedia's article, with one mechanism, on dates."""
-    config = _defaults("translation", model)
-    _set_attentions(config, attention)
+    config = _with_attention("translation", model, attention)
     config.optimizer.update(weight_decay=0.0, beta2=0.98)
     return config
 
 
-def captioning(attention: str, model: str = "captioner") -> ConfigDict:
+def captioning(attention: str) -> ConfigDict:
     """A small encoder of images and decoder of text, with one mechanism, on digits."""
-    config = _defaults("captioning", model)
-    _set_attentions(config, attention)
-    return config
+    return _with_attention("captioning", "captioner", attention)
 
 
 def trial(name: str, sizes: Mapping[str, TrialSize]) -> ConfigDict:
@@ -67,10 +64,11 @@ def trial(name: str, sizes: Mapping[str, TrialSize]) -> ConfigDict:
     return config
 
 
-def _set_attentions(config: ConfigDict, attention: str) -> None:
-    for name in ("attention", "decoder_attention", "cross_attention"):
-        if name in config.model:
-            config.model[name] = attention
+def _with_attention(task: str, model: str, attention: str) -> ConfigDict:
+    config = _defaults(task, model)
+    fields = ("attention", "decoder_attention", "cross_attention")
+    config.model.update({name: attention for name in fields if name in config.model})
+    return config
 
 
 def _defaults(task: str, model: str) -> ConfigDict:
