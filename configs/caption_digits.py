@@ -4,7 +4,7 @@
 
 Images have one to four scans of scikit-learn's digits side by side at varying heights; captions are their English
 words. The scans of the test are in no training image. The argument is the attention mechanism of both self-attentions
-and of cross-attention, `dot_product` without one. All settings are ours.
+and of cross-attention, `dot_product` by default. All settings are ours.
 """
 
 from configs import defaults

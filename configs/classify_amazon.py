@@ -2,10 +2,10 @@
 
     python -m train.main --config=configs/classify_amazon.py:super
 
-The argument is an attention mechanism, `dot_product` without one. From the paper: 3 layers, width 64, 4 heads, 64
+The argument is an attention mechanism, `dot_product` by default. From the paper: 3 layers, width 64, 4 heads, 64
 tokens, 5 classes; its 3.65 million reviews are those of the "Amazon Review Full" set (Zhang et al. 2015). Ours: the
-copy on the hub, the last tokens of a review, the last 1 % of the training reviews to choose the epoch, MLP 64, a
-reasonable length; the rest as in `classify_imdb`.
+copy on the hub, the last tokens of a review, the last 1 % of the training reviews to choose the epoch, MLP 64, and a
+reasonable length; the rest is as in `classify_imdb`.
 """
 
 from configs import defaults

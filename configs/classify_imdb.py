@@ -2,7 +2,7 @@
 
     python -m train.main --config=configs/classify_imdb.py:super --config.data.source=file:FOLDER
 
-The argument is an attention mechanism, `dot_product` without one. From the paper: 1 layer, width 32, 4 heads, 32
+The argument is an attention mechanism, `dot_product` by default. From the paper: 1 layer, width 32, 4 heads, 32
 tokens. From the Keras example behind it: 20,000 words, the last of a review, MLP 32, ReLU, post-norm, dropout 0.1, 20
 units before the classes, Adam at 1e-3, batch 32. Ours: the last 10 % of the shuffled training reviews choose the
 epoch, a reasonable length.

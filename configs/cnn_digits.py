@@ -3,7 +3,7 @@
     python -m train.main --config=configs/cnn_digits.py:"cbam(ratio=4)"
 
 The digits are scikit-learn's scans of 8x8 pixels, in the package; the network is residual. The argument is `none`,
-`squeeze_excitation`, `spatial` or `cbam`, with options; `squeeze_excitation(ratio=4)` without one. All settings are
+`squeeze_excitation`, `spatial` or `cbam`, with options; `squeeze_excitation(ratio=4)` by default. All settings are
 ours.
 """
 

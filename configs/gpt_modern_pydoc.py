@@ -2,8 +2,8 @@
 
     python -m train.main --config=configs/gpt_modern_pydoc.py
 
-As `configs/gpt_pydoc.py`, with the block of Llama: RMSNorm, SwiGLU, no biases, and fewer key and value heads. Its MLPs
-have two thirds as many hidden units, so both have about as many parameters. All settings are ours.
+This is `configs/gpt_pydoc.py` with the block of Llama: RMSNorm, SwiGLU, no biases, and fewer key and value heads. Its
+MLPs have two thirds as many hidden units, so that both have about as many parameters. All settings are ours.
 """
 
 from configs import gpt_pydoc

@@ -3,9 +3,9 @@
     python -m train.main --config=configs/gpt_published.py
 
 The argument is a folder, or a name on the Hugging Face hub such as `Qwen/Qwen3-0.6B-Base`, with a GPT-2, a BLOOM,
-a Llama, a DiffLlama, a Mistral, a Qwen 2 or 3, a Gemma 1 to 3, a DeepSeek-V2 without experts, or a Mamba-2.
-Without one it is SmolLM2, a Llama of 135 million parameters.
-`--config.model.attention` replaces its attention, and `--config.data.source` its text. All settings are ours.
+a Llama, a DiffLlama, a Mistral, a Qwen 2 or 3, a Gemma 1 to 3, a DeepSeek-V2 without experts, or a Mamba-2. The default
+is SmolLM2, a Llama of 135 million parameters. `--config.model.attention` replaces its attention, and
+`--config.data.source` its text. All settings are ours.
 """
 
 from configs import defaults
@@ -15,7 +15,7 @@ SMOLLM2 = "HuggingFaceTB/SmolLM2-135M"
 
 
 def get_config(source: str = SMOLLM2):
-    """SmolLM2, or any GPT-2, Llama, Mistral, Qwen or Gemma."""
+    """SmolLM2, or another published decoder."""
     config = defaults.language_modelling()
     if source == SMOLLM2:
         sizes = {"depth": 30, "width": 576, "heads": 9, "mlp": 1536, "norm_epsilon": 1e-5}

@@ -3,7 +3,7 @@
     python -m train.main --config="configs/gpt_pydoc.py:neural(dim=2)"
 
 The text is what CPython ships; it takes minutes on two cores. The argument is an attention mechanism, `dot_product`
-without one. All settings are ours.
+by default. All settings are ours.
 """
 
 from configs import defaults

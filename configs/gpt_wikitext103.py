@@ -2,7 +2,7 @@
 
     python -m train.main --config="configs/gpt_wikitext103.py:neural(dim=2)|dot_product"
 
-The argument is an attention mechanism, `dot_product` without one. From the paper and its code: 8 layers, width 512,
+The argument is an attention mechanism, `dot_product` by default. From the paper and its code: 8 layers, width 512,
 8 heads, MLP 1024, post-norm, ReLU, sinusoidal positions, no bias in attention, an untied output, context 1024, batch
 16, bert-base-cased's pieces, AdamW at 3e-4 with decay 0.1, evaluation every 10,000 of 1,000,000 steps in windows 512
 apart (`window_perplexity` is what the paper reports, `perplexity` counts each piece once). Ours: decay on embeddings

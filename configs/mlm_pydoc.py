@@ -3,7 +3,7 @@
     python -m train.main --config=configs/mlm_pydoc.py:mlp_roberta
 
 The text is what CPython ships; it takes minutes on two cores. The argument is an attention mechanism, `dot_product`
-without one. All settings are ours.
+by default. All settings are ours.
 """
 
 from configs import defaults

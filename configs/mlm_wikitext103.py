@@ -2,7 +2,7 @@
 
     python -m train.main --config=configs/mlm_wikitext103.py:mlp_roberta
 
-The argument is an attention mechanism, `dot_product` without one; the paper's is `mlp_qkv`, its code's `mlp_roberta`.
+The argument is an attention mechanism, `dot_product` by default; the paper's is `mlp_qkv`, its code's `mlp_roberta`.
 Projections that the published weights lack, such as MLPs, start fresh. From the paper: roberta-base, 5 epochs,
 batch 8, evaluation every 250 steps, a line every 50. From the `run_mlm.py` that it ran: 512 tokens, 15 % masked,
 AdamW at 5e-5 without decay, falling linearly. Ours: masks of evaluation are fixed.

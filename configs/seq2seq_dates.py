@@ -4,8 +4,8 @@
 
 Babel writes out dates in English and French. The argument is the attention: `additive` (the default), `luong_dot`,
 `luong_general`, `luong_concat`, or a variant of Wikipedia's article on attention: `dot`, `qkv`, `encoder_dot`,
-`encoder_qkv` or `location`. `fixed` is no attention, but the encoder's last state at every step. The article's drawing
-has embeddings of 300 numbers and states of 500. Sources and targets are pieces of words. No date of the test appears in
+`encoder_qkv` or `location`. `fixed` has no attention, but the encoder's last state at every step. As in the article's
+figure, embeddings are 300 wide and states 500. Sources and targets are pieces of words. No date of the test appears in
 training, in any form.
 """
 

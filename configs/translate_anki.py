@@ -2,14 +2,13 @@
 
     python -m train.main --config=configs/translate_anki.py:gaussian --config.data.source=file:spa-eng/spa.txt
 
-The argument is a mechanism; `gaussian` is the paper's, with σ = 0.01 in both self-attentions and 0.05 in
-cross-attention. The pairs are lines of English, a tab and Spanish: www.manythings.org/anki, spa-eng.zip. The other
-direction is `--config.data.source_column=1 --config.data.target_column=2`.
+The argument is a mechanism, `dot_product` by default; `gaussian` is the paper's, with σ = 0.01 in both self-attentions
+and 0.05 in cross-attention. The pairs are lines of English, a tab and Spanish: www.manythings.org/anki, spa-eng.zip.
+The other direction is `--config.data.source_column=1 --config.data.target_column=2`.
 
 From the paper: 8 heads, 15,000 words, ten of a sentence, 70/15/15 % of the pairs, 10 epochs. From the Keras example
 behind it: width 256, MLP 2048, one block on each side, lower case, no punctuation, batch 64. Ours: longer pairs are
-left out, not cut; padding is masked and
-left out of the loss; pairs of one source sentence are in one split.
+left out, not cut; padding is masked and left out of the loss; pairs of one source sentence are in one split.
 """
 
 from configs import defaults

@@ -3,7 +3,7 @@
     python -m train.main --config=configs/translate_dates.py
 
 Babel writes out dates in English, French and Spanish, and their translations into German. The argument is the attention
-mechanism of both self-attentions and of cross-attention, `dot_product` without one. Sources and targets are bytes. No
+mechanism of both self-attentions and of cross-attention, `dot_product` by default. Sources and targets are bytes. No
 date of the test appears in training, in any language or form. All settings are ours.
 """
 

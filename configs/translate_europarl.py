@@ -2,7 +2,7 @@
 
     python -m train.main --config=configs/translate_europarl.py:efficient
 
-The argument is a mechanism, `dot_product` without one. From the paper: 1 encoder and 2 decoder blocks, width 1024, 4
+The argument is a mechanism, `dot_product` by default. From the paper: 1 encoder and 2 decoder blocks, width 1024, 4
 heads (also 1 and 2), 6 epochs, 99.8/0.1/0.1 % of the pairs. From the Keras example behind it: MLP 2048, 15,000 words,
 20 of a sentence, batch 64. The paper's pairs are Europarl's and Anki's together; here Europarl's, from the hub. For
 both, put lines of text into a folder as `train-anki.en`, `train-anki.es`, `train-europarl.en` and `train-europarl.es`:

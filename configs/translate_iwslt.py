@@ -2,7 +2,7 @@
 
     python -m train.main --config=configs/translate_iwslt.py:mlp_marian
 
-The argument is a mechanism, `dot_product` without one; the paper's is `mlp_qkv`, its code's `mlp_marian`, its
+The argument is a mechanism, `dot_product` by default; the paper's is `mlp_qkv`, its code's `mlp_marian`, its
 ablation's `mlp_kv` and `dual_linear`. Projections that the published weights lack, such as MLPs, start fresh. From
 the paper: 6 + 6 blocks, width 512, 8 heads, MLP 2048, dropout 0.1, 58,101 tokens, 6 epochs of batches of 32, evaluation
 every 1,000 steps, a line every 200. From the `run_translation.py` that it ran: AdamW at 5e-5 without decay, falling

@@ -2,8 +2,8 @@
 
     python -m train.main --config=configs/trial_cpu.py:parity --config.model.attention=delta
 
-The argument is a trial, of `CPU` in `train/data/trials/sizes.py`; `stacked` without one. `docs/trials.md` says what the
-trials are, and has their sources; the sizes are ours.
+The argument is a trial in `CPU` of `train/data/trials/sizes.py`, `stacked` by default. `docs/trials.md` describes the
+trials and names their sources; the sizes are ours.
 """
 
 from configs import defaults

@@ -1,11 +1,11 @@
-"""Such a task at the size of its paper.
+"""A small task at the size of its paper.
 
     python -m train.main --config=configs/trial_published.py:recall --config.model.attention=delta
 
-The argument is a trial, of `PUBLISHED` in `train/data/trials/sizes.py`; `recall` without one. It needs an accelerator.
+The argument is a trial in `PUBLISHED` of `train/data/trials/sizes.py`, `recall` by default. It needs an accelerator.
 Sizes are those of Arora et al. 2023, Poli et al. 2024 (MAD), Jelassi et al. 2024, Gu and Dao 2023, Grazzi et al. 2024
-and Siems et al. 2025, as far as they say them, but for those that `sizes.py` calls ours. The frame and the length are
-ours. `docs/trials.md` has the trials.
+and Siems et al. 2025, except those that `sizes.py` calls ours. The frame and the length are ours. `docs/trials.md`
+describes the trials.
 """
 
 from configs import defaults

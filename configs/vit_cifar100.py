@@ -2,7 +2,7 @@
 
     python -m train.main --config=configs/vit_cifar100.py:efficient --config.data.data_dir=DIR
 
-The argument is an attention mechanism, `dot_product` without one. From the paper: 8 layers, width 256, 8 heads,
+The argument is an attention mechanism, `dot_product` by default. From the paper: 8 layers, width 256, 8 heads,
 256 patches. Ours: class token, MLP 512, dropout, augmentation, AdamW settings, length and split.
 """
 

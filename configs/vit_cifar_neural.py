@@ -4,10 +4,10 @@
     python -m train.main --config=configs/vit_cifar_neural.py:dot_product --config.data.source=tfds:cifar100
 
 Tables 3, 4, 7 and 8 of the paper. The argument is an attention mechanism. From the paper and its code: 12 post-norm
-layers, width 768, 8 heads, MLP 1024, ReLU, class token, sinusoidal positions, images of 224x224, patch 8 (ℓ = 785), d'
-= 3, AdamW, β 0.9 and 0.95, decay 0.1, clip 1, dropout 0.1 but none on attention weights, batch 32, 350 epochs. Its
-learning rate is 5e-5 for the first 4 epochs and 2.5e-5 for the other 346; here it is 2.5e-5 throughout. Ours: the
-split, warm-up and normalisation.
+layers, width 768, 8 heads, MLP 1024, ReLU, class token, sinusoidal positions, images of 224x224, patch 8 (ℓ = 785),
+d' = 3, AdamW, β 0.9 and 0.95, decay 0.1, clip 1, dropout 0.1 but none on attention weights, batch 32, 350 epochs. The
+paper's learning rate is 5e-5 for the first 4 epochs and 2.5e-5 for the other 346; here it is 2.5e-5 throughout. Ours:
+the split, warm-up and normalisation.
 """
 
 from configs import defaults

@@ -3,7 +3,7 @@
     python -m train.main --config=configs/vit_digits.py:efficient
 
 The digits are scikit-learn's scans of 8x8 pixels, in the package. The argument is an attention mechanism, `super`
-without one. All settings are ours.
+by default. All settings are ours.
 """
 
 from configs import defaults

@@ -2,7 +2,7 @@
 
     python -m train.main --config=configs/vit_imagenet.py:super --config.data.data_dir=DIR
 
-The argument is an attention mechanism, `dot_product` without one. From the paper: 8 layers, width 768, 12 heads,
+The argument is an attention mechanism, `dot_product` by default. From the paper: 8 layers, width 768, 12 heads,
 112x112 images, patch 8 (ℓ = 196, so no class token). Ours: MLP 3072 (as ViT-B), augmentation, AdamW settings,
 label smoothing, length; the public validation set serves as test, the last 1 % of train as validation.
 """

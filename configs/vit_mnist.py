@@ -2,7 +2,7 @@
 
     python -m train.main --config=configs/vit_mnist.py:super --config.data.data_dir=DIR
 
-The argument is an attention mechanism, `dot_product` without one. From the paper: 2 layers, width 128, 4 heads,
+The argument is an attention mechanism, `dot_product` by default. From the paper: 2 layers, width 128, 4 heads,
 64 tokens. Ours: zero-padding to 32x32, mean pooling, MLP 256, Adam settings, length and split.
 """
 

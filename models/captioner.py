@@ -27,7 +27,7 @@ Shape = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Patches(Checked):
-    """Square patches, as a Vision Transformer has them.
+    """Square patches, as in a Vision Transformer.
 
     Attributes:
       patch: Side of a patch in pixels.
@@ -50,17 +50,18 @@ class Patches(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class Convolutions(Checked):
-    """The map of a network of convolutions, a token at each position; its layers are those of `models.cnn`.
+    """The map of a network of convolutions, with a token at each position; see `models.cnn`.
 
     Attributes:
-      depth: Blocks of a stage.
+      stages: Number of stages.
+      depth: Number of blocks in each stage.
       width: Channels of the first stage; each further stage has twice as many, on half the sides.
-      groups: The number of groups of channels that are normalised together.
+      groups: Number of groups of channels that are normalised together.
       attention: Channel or spatial attention of the blocks, such as `cbam`.
       network: The config of the network.
     """
 
-    network: ClassVar[cnn.CNNConfig]  # set once, and no field
+    network: ClassVar[cnn.CNNConfig]  # no field, but it follows from them
 
     stages: Count = 2
     depth: Count = 1
@@ -78,7 +79,7 @@ class Convolutions(Checked):
         return -(-image_shape[0] // stride), -(-image_shape[1] // stride)
 
     def cost(self, image_shape: Shape, width: int) -> Cost:
-        """Counts the cost of the map, and of its projection to a width."""
+        """Counts the cost of the map and of its projection to a width."""
         network, positions = self.network, math.prod(self.grid(image_shape))
         return network.cost_of_map(image_shape) + operations.linear(positions, network.channels(self.stages - 1), width)
 
@@ -92,11 +93,11 @@ ENCODERS = {"vit": Patches, "cnn": Convolutions}
 
 
 def parse_encoder(text: str, path: str = "model.encoder") -> Patches | Convolutions:
-    """Reads what makes tokens of an image, such as `vit(patch=4)`; raises UsageError if there is no such thing."""
+    """Reads what makes tokens of an image, such as `vit(patch=4)`; raises UsageError if it is invalid."""
     try:
         return specs.make(text, ENCODERS, "encoder of images")
     except UsageError as error:
-        raise UsageError(f"{path}={text!r} cannot be: {error}") from error
+        raise UsageError(f"{path}={text!r} is invalid: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,12 +107,12 @@ class CaptionerConfig(CrossAttentionConfig):
     name: str = "captioner"
     encoder: Annotated[str, Reader(parse_encoder)] = field(
         "vit(patch=4)",
-        "What makes tokens of an image: `vit(patch=4)`, its patches, or `cnn(stages=2, depth=1, width=16, groups=4, "
-        "attention='none')`, the map of a network of convolutions. The encoder's blocks follow.",
+        "What makes tokens of an image, before the encoder's blocks: `vit(patch=4)`, its patches, or `cnn(stages=2, "
+        "depth=1, width=16, groups=4, attention='none')`, the map of a network of convolutions.",
     )
     norm: str = "pre"
     attention: str = field(
-        "dot_product", "Mechanism spec string of the attention between an image's tokens, see `models.mechanisms`."
+        "dot_product", "Spec string of the attention between an image's tokens, see `models.mechanisms`."
     )
 
     @property
@@ -120,29 +121,26 @@ class CaptionerConfig(CrossAttentionConfig):
         return parse_encoder(self.encoder)
 
     def build(self, image_shape: Shape, vocabulary: int, target: int, dtype: DTypeLike = jnp.float32) -> "Captioner":
-        """See `ModelConfig`."""
         return Captioner(self, 0, vocabulary, math.prod(self.images.grid(image_shape)), target, dtype)
 
     def cost(self, image_shape: Shape, vocabulary: int, target: int) -> Cost:
-        """See `ModelConfig`."""
         tokens = math.prod(self.images.grid(image_shape))
         return self.images.cost(image_shape, self.width) + self.cost_of_tokens(tokens, target, vocabulary)
 
 
 class ImageTokens(nn.Module):
-    """Tokens of images, projected to the model's width."""
+    """Makes tokens of images and projects them to the model's width."""
 
     config: CaptionerConfig
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W C"]) -> Float[Array, "B S D"]:
-        """Makes the tokens, without positions."""
         return Dense((self.config.width,), dtype=self.dtype, name="embed")(self.config.images(images, self.dtype))
 
 
 class Captioner(EncoderDecoder):
-    """An encoder-decoder whose source is images `(B, H, W, C)` without lengths (None)."""
+    """An encoder-decoder whose sources are images `(B, H, W, C)`; their lengths are None."""
 
     config: CaptionerConfig
 

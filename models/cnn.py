@@ -3,7 +3,7 @@
 All blocks of a stage have the same number of channels. From stage to stage the sides of the map halve and the channels
 double. A block is x + attention(conv(ReLU(norm(conv(ReLU(norm(x))))))). Both convolutions are 3 x 3 (He et al. 2016,
 pre-activation), and attention is on the residual branch (Hu et al. 2018, Fig. 3; Woo et al. 2018, Fig. 3). Norms are
-GroupNorms, so that the output of an example does not depend on others.
+GroupNorms, so that an example's output does not depend on other examples.
 """
 
 import dataclasses
@@ -27,50 +27,32 @@ from models.layers.dropout import Dropout
 from models.layers.projections import Dense
 
 Gate = SqueezeExcitation | Spatial
-
-
-def without() -> None:
-    """Stands for no attention."""
-
-
 GATES: dict[str, Callable[..., Gate | None]] = {
-    "none": without,
+    "none": lambda: None,
     "squeeze_excitation": SqueezeExcitation,
     "spatial": Spatial,
     "cbam": Cbam,
 }
 
 
-def resolve(spec: str, stages: int) -> tuple[Gate | None, ...]:
-    """Reads the attention of each stage.
-
-    Args:
-      spec: A spec string, such as `cbam(ratio=4)` or `none|squeeze_excitation`; the last item repeats.
-
-    Raises:
-      UsageError: a name or option is unknown, or there are more items than stages.
-    """
-    return specs.one_each(spec, lambda item: specs.build(item, GATES, "attention of a cnn"), "stage", stages)
-
-
 @dataclasses.dataclass(frozen=True)
 class CNNConfig(ModelConfig):
     """The config of a residual network of convolutions."""
 
-    name: str = field("cnn", "Which model it is.")
+    name: str = field("cnn", "Name of the model.")
     attention: str = field(
         "none",
-        "What each stage's blocks have: `none`, `squeeze_excitation(ratio=16)`, `spatial(kernel=7)` or "
-        "`cbam(ratio=16, kernel=7)`; one a stage with `|`, the last repeating.",
+        "Attention of the blocks: `none`, `squeeze_excitation(ratio=16)`, `spatial(kernel=7)` or `cbam(ratio=16, "
+        "kernel=7)`; `none|cbam` gives one to each stage; the last repeats.",
     )
     stages: Annotated[Count, at_most(16)] = field(3, "Number of stages.")
-    depth: Annotated[Count, at_most(LAYERS)] = field(1, "Blocks of a stage.")
+    depth: Annotated[Count, at_most(LAYERS)] = field(1, "Number of blocks in each stage.")
     width: Annotated[Count, Multiple("groups")] = field(
         16, "Channels of the first stage; each further stage has twice as many."
     )
-    groups: Count = field(4, "Of channels that are normalised together.")
-    norm_epsilon: Positive = field(1e-6, "ε of the norms.")
-    dropout: Rate = field(0.1, "Rate on what the classifier reads.")
+    groups: Count = field(4, "Number of groups of channels that are normalised together.")
+    norm_epsilon: Positive = field(1e-6, "The norms' ε.")
+    dropout: Rate = field(0.1, "Rate on the classifier's inputs.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -80,24 +62,18 @@ class CNNConfig(ModelConfig):
 
     @functools.cached_property
     def gates(self) -> tuple[Gate | None, ...]:
-        """The attention of each stage; see `resolve`."""
-        return resolve(self.attention, self.stages)
+        """The attention of each stage, None where there is none."""
+        build = functools.partial(specs.build, makers=GATES, what="attention of a cnn")
+        return specs.one_each(self.attention, build, "stage", self.stages)
 
     def channels(self, stage: int) -> int:
-        """Counts the channels of a stage; the first stage is 0."""
+        """Counts the channels of a stage; stages count from 0."""
         return self.width * 2**stage
 
-    def tokens(self, image_shape: tuple[int, ...]) -> int:
-        """Counts the positions in the first stage's map for images of shape `(H, W, C)`."""
-        height, width, _ = image_shape
-        return height * width
-
     def build(self, image_shape: tuple[int, int, int], classes: int, dtype: DTypeLike = jnp.float32) -> "CNN":
-        """See `ModelConfig`."""
-        return CNN(self, classes, self.tokens(image_shape), dtype)
+        return CNN(self, classes, image_shape[0] * image_shape[1], dtype)
 
     def cost(self, image_shape: tuple[int, int, int], classes: int) -> Cost:
-        """See `ModelConfig`."""
         return self.cost_of_map(image_shape) + operations.linear(1, self.channels(self.stages - 1), classes)
 
     def norm_layer(self, dtype: DTypeLike, name: str) -> nn.Module:
@@ -105,7 +81,7 @@ class CNNConfig(ModelConfig):
         return nn.GroupNorm(self.groups, epsilon=self.norm_epsilon, dtype=dtype, name=name)
 
     def cost_of_map(self, image_shape: tuple[int, int, int]) -> Cost:
-        """Counts the operations of the last stage's map."""
+        """Counts the cost of the last stage's map."""
         height, width, inputs = image_shape
         cost = operations.convolution(height, width, 3, inputs, self.width).of_data
         for stage, gate in enumerate(self.gates):
@@ -121,7 +97,7 @@ class CNNConfig(ModelConfig):
 
 
 class CNN(nn.Module):
-    """A model from images to class logits, in float32. Its `length` is the positions in the first stage's map."""
+    """A model from images to class logits, in float32. Its `length` counts the positions of the first stage's map."""
 
     config: CNNConfig
     classes: int
@@ -130,7 +106,6 @@ class CNN(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W C"], train: bool = False) -> Float[Array, "B classes"]:
-        """Classifies images."""
         x = feature_map(self.config, images, self.dtype).mean((1, 2))
         x = Dropout(self.config.dropout, name="dropout_head")(x, train=train)
         return Dense((self.classes,), dtype=self.dtype, name="head")(x).astype(jnp.float32)
@@ -149,7 +124,7 @@ def feature_map(config: CNNConfig, images: Float[Array, "B H W C"], dtype: DType
 
 
 class Residual(nn.Module):
-    """A residual block that keeps the map's shape, with attention or None on its residual branch."""
+    """A residual block, which keeps the map's shape; its gate is the attention on the residual branch, or None."""
 
     config: CNNConfig
     gate: Gate | None
@@ -157,7 +132,6 @@ class Residual(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
-        """Adds the residual branch to a map."""
         y = x
         for layer in range(2):
             y = nn.relu(self.config.norm_layer(self.dtype, f"norm_{layer}")(y))
@@ -174,7 +148,6 @@ class Gated(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B H W C"]) -> Float[Array, "B H W C"]:
-        """Weighs a map."""
         declared = self.gate.parameters(x.shape[-1])
         return self.gate({name: self.param(name, p.init, p.shape, jnp.float32) for name, p in declared.items()}, x)
 

@@ -1,4 +1,4 @@
-"""Base of the configs of models."""
+"""Base of the models' configs."""
 
 from typing import Any, ClassVar
 
@@ -25,10 +25,10 @@ class ModelConfig(Checked):
     pretrained: ClassVar[str] = ""
 
     def build(self, *sizes: Any, dtype: DTypeLike = jnp.float32) -> nn.Module:
-        """Makes the network, which computes in its field `dtype` with float32 parameters.
+        """Makes the network, which computes in its field `dtype` and has float32 parameters.
 
-        It has the fields `config`, and `length`, the tokens that attention sees; a classifier has `classes`, the number
-        of logits, and a model of text `vocabulary`, the number of tokens.
+        Its other fields are `config`; `length`, the tokens that attention sees; for a classifier `classes`, the number
+        of logits; and for a model of text `vocabulary`, the number of tokens.
         """
         raise NotImplementedError
 
@@ -46,17 +46,17 @@ class ModelConfig(Checked):
         return False
 
     def code(self) -> dict[str, str]:
-        """Reads the user's files that its mechanisms come from, by the file's name."""
+        """Reads the user's files with its mechanisms, by file name."""
         return files.texts(name for spec in self.attentions().values() for name in specs.of_files(spec))
 
     def remarks(self) -> list[str]:
-        """Writes lines about what its fields mean together, to print before the first step."""
+        """Explains what its fields mean together, in lines to print before the first step."""
         return []
 
     def split_by_tensor(self) -> dict[str, int]:
-        """Lists the sizes that the mesh axis `tensor` splits, by field name."""
+        """Lists the sizes, by field name, that the mesh axis `tensor` splits."""
         return {}
 
     def why_whole(self) -> str:
-        """Says why devices cannot share the tokens of a sequence, as part of a sentence; '' if they can."""
+        """Gives the reason, as part of a sentence, why devices cannot share a sequence's tokens; '' if they can."""
         return f"model.name={self.name!r} has no attention among tokens that devices could share"

@@ -25,31 +25,29 @@ from models.transducer import Source, Transducer
 from models.transformer import PRETRAINED, BlockConfig
 
 Caches = tuple[Cache, ...]
-# Hidden states of a source or what each layer has prepared of them, and how many of its tokens are real.
+# A source's hidden states, or what each layer has prepared of them, and its number of real tokens.
 Memory = tuple[Float[Array, "B S D"] | tuple[PreparedSource, ...], Int[Array, "B"] | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class CrossAttentionConfig(BlockConfig):
-    """The base of configs of models whose decoder attends to what an encoder makes of a source."""
+    """The base of configs of models whose decoder attends to an encoder's output."""
 
-    attention: str = field(
-        "dot_product", "Mechanism spec string of the encoder's self-attention, see `models.mechanisms`."
-    )
+    attention: str = field("dot_product", "Spec string of the encoder's self-attention, see `models.mechanisms`.")
     depth: int = field(2, "Number of the encoder's blocks.")
     norm: str = "post"
     positions: Annotated[str, Names((*ADDED, HALVES))] = field(
-        "sinusoidal", "How tokens know where they are; `sinusoidal_halves` is Marian's: all sines, then all cosines."
+        "sinusoidal", "Position encoding; `sinusoidal_halves` has all sines before all cosines, as in Marian."
     )
     activation: str = "relu"
     embedding_dropout: float = 0.1
-    dropout: float = field(0.1, "Rate on the attention layers' and the MLPs' outputs.")
+    dropout: float = field(0.1, "Rate on the outputs of attention layers and MLPs.")
     decoder_attention: str = field("dot_product", "Spec string of the decoder's self-attention, which is causal.")
     cross_attention: str = field("dot_product", "Spec string of the decoder's attention to the encoder's output.")
     decoder_depth: Annotated[Count, at_most(LAYERS)] = field(2, "Number of the decoder's blocks.")
     scale_embeddings: bool = field(True, "Whether embeddings are multiplied by √D (Vaswani et al. 2017, §3.4).")
     tied_output: bool = field(True, "Whether the target's embeddings are the output's kernel too; else it has its own.")
-    output_bias: bool = field(False, "Whether the output has a bias, as Marian's `final_logits_bias`.")
+    output_bias: bool = field(False, "Whether the output has a bias, such as Marian's `final_logits_bias`.")
 
     STACKS: ClassVar[Mapping[str, str]] = {
         "attention": "depth",
@@ -69,7 +67,7 @@ class CrossAttentionConfig(BlockConfig):
             if not mechanism.cross:
                 raise UsageError(
                     f"model.cross_attention={self.cross_attention!r} has a {mechanism.name} whose options are for "
-                    "self-attention only; leave them out there."
+                    "self-attention only; leave them out."
                 )
 
     def cost_of_tokens(self, source: int, target: int, vocabulary: int) -> Cost:
@@ -84,33 +82,30 @@ class CrossAttentionConfig(BlockConfig):
 class EncoderDecoderConfig(CrossAttentionConfig):
     """The config of an encoder-decoder.
 
-    Vaswani et al. have `post`, `sinusoidal`, `relu`, with scaled, shared embeddings tied to the output. Marian has the
-    same but for `swish`, `sinusoidal_halves`, ε = 1e-5 and a bias of the output. T5 has `pre`, `rms`, no positions but
-    those of `relative`, and no biases.
+    Vaswani et al. have `post`, `sinusoidal`, `relu`, and scaled, shared embeddings tied to the output. Marian differs
+    in `swish`, `sinusoidal_halves`, ε = 1e-5 and an output bias. T5 has `pre`, `rms`, no positions but those of
+    `relative`, and no biases.
     """
 
     name: str = "encoder_decoder"
-    shared_embeddings: bool = field(True, "Whether source and target, of one vocabulary, have the same embeddings.")
+    shared_embeddings: bool = field(True, "Whether source and target share embeddings, and so a vocabulary.")
     pretrained: str = field("", PRETRAINED)
 
     def build(
         self, source_vocabulary: int, target_vocabulary: int, source: int, target: int, dtype: DTypeLike = jnp.float32
     ) -> "EncoderDecoder":
-        """See `ModelConfig`."""
         return EncoderDecoder(self, source_vocabulary, target_vocabulary, source, target, dtype)
 
     def cost(self, source_vocabulary: int, target_vocabulary: int, source: int, target: int) -> Cost:
-        """See `ModelConfig`."""
         return self.cost_of_tokens(source, target, target_vocabulary)
 
 
 class EncoderDecoder(Transducer):
-    """An encoder of sources under a decoder of targets; see `Transducer`."""
+    """A Transformer encoder of sources and decoder of targets; see `Transducer`."""
 
     config: CrossAttentionConfig
 
     def setup(self):
-        """Creates the embeddings, the blocks of encoder and decoder, and the output."""
         config, dtype = self.config, self.dtype
         self._embed_both_sides()
         self.positions_source = Positions(config.positions, self.source_length)
@@ -135,45 +130,36 @@ class EncoderDecoder(Transducer):
         mask = Mask(key_lengths=source_lengths)
         x = self.positions_source(self._embedded(source))
         x = self.dropout(mask.without_unreachable(x, source.shape[1], rank=4), train=train)
-        x = stack.run(self.encoder, x, mask, train, scan=self.config.scan)
+        x, _ = stack.run(self.encoder, x, mask, train, scan=self.config.scan)
         x = self.encoder_norm(x) if self.config.norm == "pre" else x
         return (x, source_lengths), None
 
     def start(self, source: Source, source_lengths: Int[Array, "B"] | None, max_length: int) -> Decoding:
-        """See `Transducer`."""
         (states, _), _ = self.encode(source, source_lengths)
         prepared = tuple(block.prepare(states, self.config.width, source_lengths) for block in self.decoder)
         return Decoding(self.init_caches(len(source), max_length), (prepared, source_lengths))
 
     def decode(
-        self,
-        target: Int[Array, "B T"],
-        memory: Memory,
-        train: bool,
-        state: Caches | None,
+        self, target: Int[Array, "B T"], memory: Memory, train: bool, state: Caches | None
     ) -> tuple[Output, Caches | None]:
-        """See `Transducer`; the state is the caches of the preceding tokens, if there are such."""
-        memory, lengths = memory
+        """See `Transducer`; the state is the caches of the preceding tokens, if there are any."""
+        source, lengths = memory
         first = 0 if state is None else state[0].length
-        mask = Mask(causal=True) if state is None else None
         source_mask = Mask(key_lengths=lengths, query_offset=first)
         x = self.positions_target(self._scaled(look_up(self.embed_target, target)), first)
-        x = self.dropout(x, train=train)
-        if state is None:
-            x = stack.run(self.decoder, x, mask, train, None, memory, source_mask, scan=self.config.scan)
-            return self._output(x), None
-        kept = []
-        for block, cache, source in zip(self.decoder, state, memory, strict=True):
-            x, cache = block(x, mask, train, cache, source, source_mask)
-            kept.append(cache)
-        return self._output(x), tuple(kept)
+        x, mask = self.dropout(x, train=train), Mask(causal=True)
+        x, state = stack.run(self.decoder, x, mask, train, state, source, source_mask, scan=self.config.scan)
+        x = self.decoder_norm(x) if self.config.norm == "pre" else x
+        tied = self.config.tied_output
+        output = Output(x, self.embed_target.embedding, transposed=True) if tied else self.head.output(x)
+        return dataclasses.replace(output, bias=self.head_bias) if self.config.output_bias else output, state
 
     def init_caches(self, batch: int, max_length: int) -> Caches:
         """Makes an empty decode cache for each layer of the decoder; see `TransformerConfig.init_caches`."""
         return self.config.init_caches(batch, max_length, self.target_length, self.dtype, "decoder_attention")
 
     def _embed_both_sides(self) -> None:
-        """Creates `embed`, of the source, and `embed_target`; `setup` calls it."""
+        """Creates `embed` for the source and `embed_target` for the target."""
         shared = self.config.shared_embeddings
         if shared and self.source_vocabulary != self.target_vocabulary:
             raise UsageError(
@@ -192,9 +178,3 @@ class EncoderDecoder(Transducer):
 
     def _scaled(self, x: jax.Array) -> jax.Array:
         return x * self.config.width**0.5 if self.config.scale_embeddings else x
-
-    def _output(self, x: jax.Array) -> Output:
-        x = self.decoder_norm(x) if self.config.norm == "pre" else x
-        tied = self.config.tied_output
-        output = Output(x, self.embed_target.embedding, transposed=True) if tied else self.head.output(x)
-        return dataclasses.replace(output, bias=self.head_bias) if self.config.output_bias else output

@@ -1,6 +1,6 @@
-"""Declarations of the fields of configs, from which documents and the rules for changes derive.
+"""Declarations of configs' fields, which documents and the rules for changes are made from.
 
-What a field may be is in its type, see `attention.types`.
+A field's type says which values are valid; see `attention.types`.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from attention.types import Valid, valid_of
 SETTING = "setting"  # what is learned, and how
 BOOKKEEPING = "bookkeeping"  # where things are, and how often something is written
 HARDWARE = "hardware"  # what is split over which devices and processes
-LAYERS = 1000  # the most in one stack: each is traced and compiled, and its spec string may be another
+LAYERS = 1000  # the deepest stack: each layer is traced and compiled, and may have another mechanism
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,13 +20,13 @@ class FieldDeclaration:
     """The declaration of a config's field, without its default.
 
     Attributes:
-      valid: What it may be.
+      valid: Which values are valid.
       help: The meaning of the field.
       role: SETTING, BOOKKEEPING or HARDWARE.
       may_change: Whether a run may continue with another value although the field is a setting.
       size_of: Fields of `data` whose size it states. The data are checked against it, so it may change.
       sweep: The flag of a sweep that decides it; such a field does not tell settings apart.
-      matched: What a sweep can make equal between its settings by choosing this field.
+      matched: What a sweep can make equal between settings by choosing this field.
     """
 
     valid: Valid
@@ -48,22 +48,22 @@ class FieldDeclaration:
         return self.role == SETTING and not self.sweep
 
 
-def field(default: Any, help: str = "", **said: Any) -> Any:
+def field(default: Any, help: str = "", **attributes: Any) -> Any:
     """Declares a dataclass's field.
 
-    A subclass may give another default as a plain value, or declare again what differs from its base.
+    A subclass may give another default as a plain value, or declare again the attributes that differ from its base's.
 
     Args:
-      **said: Other attributes of `FieldDeclaration`.
+      **attributes: Other attributes of `FieldDeclaration`.
     """
-    return dataclasses.field(default=default, metadata=said | ({"help": help} if help else {}))
+    return dataclasses.field(default=default, metadata=attributes | ({"help": help} if help else {}))
 
 
 @functools.cache
 def declared(cls: type) -> dict[str, FieldDeclaration]:
     """Gathers the declarations of a dataclass's fields; a subclass inherits what it does not declare."""
-    said: dict[str, dict[str, Any]] = {name: {"valid": valid} for name, valid in valid_of(cls).items()}
+    found: dict[str, dict[str, Any]] = {name: {"valid": valid} for name, valid in valid_of(cls).items()}
     for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
         for field in dataclasses.fields(base):
-            said[field.name] |= field.metadata
-    return {name: FieldDeclaration(**arguments) for name, arguments in said.items()}
+            found[field.name] |= field.metadata
+    return {name: FieldDeclaration(**attributes) for name, attributes in found.items()}

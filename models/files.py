@@ -1,4 +1,4 @@
-"""The one place that reads JSON and NPZ files, which anybody may have written, with the limits of what is read."""
+"""Reads text, JSON and NPZ files that anybody may have written, within limits."""
 
 import errno
 import json
@@ -13,42 +13,38 @@ import numpy as np
 
 from attention.errors import UsageError
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # a disk that takes no more
-MOST_BYTES = 2**30  # of a file of text
-MOST_DIGITS = 40  # of a whole number
-DEEPEST = 100  # lists and objects in each other
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # errors of a disk that takes no more
+MOST_BYTES = 2**30  # the largest text file
+MOST_DIGITS = 40  # the longest whole number
+DEEPEST = 100  # the deepest nesting of lists and objects
 ELSEWHERE = "choose another --workdir"
-_HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair, which JSON can write and UTF-8 cannot
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half of a pair, which JSON can write and UTF-8 cannot
 
 
 def at_home(path: str) -> Path:
-    """Expands a path that may begin with `~` or `~NAME`; where there is no such user, it stays as it is."""
+    """Expands a path that begins with `~` or `~NAME`; others stay as they are, and so do those of unknown users."""
     return Path(os.path.expanduser(path))
 
 
 def open_regular(path: Path, mode: str = "r", **options: Any) -> IO:
-    """Opens a file as `open` does, but refuses a pipe, at which that would wait, and a device, which may never end.
+    """Opens a file as `open` does, but refuses pipes, which might keep it waiting, and devices, which may never end.
 
     Raises:
       OSError: it is no regular file, or cannot be opened.
     """
-    return open(path, mode, opener=_open_regular, **options)
-
-
-def _open_regular(path: str, flags: int) -> int:
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise OSError(errno.EINVAL, f"{os.path.basename(path)} is no file", path)
-    return os.open(path, flags, 0o666)
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, f"{path.name} is no file", str(path))
+    return open(path, mode, **options)
 
 
 def read_text(path: Path, remedy: str = ELSEWHERE) -> str:
     """Reads the text of a file.
 
     Args:
-      remedy: What the user can do where it cannot be read.
+      remedy: What the user can do if it cannot be read.
 
     Raises:
-      UsageError: the file is missing, too large, cannot be read or holds no text.
+      UsageError: the file is missing, too large, unreadable or no text.
     """
     try:
         with open_regular(path, encoding="utf-8") as file:
@@ -60,7 +56,7 @@ def read_text(path: Path, remedy: str = ELSEWHERE) -> str:
 
 
 def read_json(path: Path, remedy: str = ELSEWHERE) -> dict[str, Any]:
-    """Reads the object in a JSON file; raises a UsageError as `read_text` does, or where the file is damaged."""
+    """Reads the object in a JSON file; raises UsageError as `read_text` and `parse_json` do."""
     return parse_json(read_text(path, remedy), str(path), remedy)
 
 
@@ -68,17 +64,17 @@ def parse_json(text: str, where: str, remedy: str) -> dict[str, Any]:
     """Reads a JSON text, which must be an object.
 
     Args:
-      where: The name of its place, for the message.
-      remedy: What the user can do where it is damaged.
+      where: What the message calls its place.
+      remedy: What the user can do if it is damaged.
 
     Raises:
-      UsageError: it is no JSON or no object, is nested too deeply, or has what Python's texts and numbers cannot hold.
+      UsageError: it is no JSON or no object, is nested too deeply, or has a number or text that cannot be held.
     """
     try:
         value = _DECODER.decode(text)
         if text.count("[") + text.count("{") > DEEPEST and _depth(value) > DEEPEST:
             raise RecursionError
-        if "\\ud" in text.lower() and _HALF.search(json.dumps(value, ensure_ascii=False)):
+        if "\\ud" in text.lower() and _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
             raise ValueError("it has half of a surrogate pair")
     except ValueError as error:
         raise UsageError(f"{where} is damaged ({error}); {remedy}.") from error
@@ -107,13 +103,13 @@ _DECODER = json.JSONDecoder(parse_int=_whole_number)
 
 
 class Arrays(Mapping[str, np.ndarray]):
-    """The arrays of a `.npz` file by name, each read when it is asked for; none holds objects.
+    """The arrays of a `.npz` file by name, each read when it is asked for. Arrays of objects are refused.
 
     Args:
-      remedy: What the user can do where it cannot be read.
+      remedy: What the user can do if it cannot be read.
 
     Raises:
-      UsageError: there is no such file, or it is no such archive; on asking for an array, it is damaged or is larger
+      UsageError: there is no such file, or it is no such archive; or an array that is asked for is damaged, or larger
         than this machine's memory.
     """
 
@@ -124,7 +120,7 @@ class Arrays(Mapping[str, np.ndarray]):
         try:
             with zipfile.ZipFile(path) as archive:
                 self._sizes = {i.filename.removesuffix(".npy"): i.file_size for i in archive.infolist()}
-        except Exception as error:  # what it raises has no common base
+        except Exception as error:  # its errors have no common base
             raise self._damaged(error) from error
 
     def __iter__(self) -> Iterator[str]:
@@ -145,10 +141,10 @@ class Arrays(Mapping[str, np.ndarray]):
         try:
             with np.load(self._path) as archive:
                 return np.asarray(archive[name])
-        except (Exception, MemoryError) as error:  # of the archive, the header or the numbers
+        except Exception as error:  # of the archive, the header or the numbers
             raise self._damaged(error) from error
 
-    def _damaged(self, error: BaseException) -> UsageError:
+    def _damaged(self, error: Exception) -> UsageError:
         return UsageError(f"{str(self._path)!r} cannot be read as a .npz file ({error}); {self._remedy}.")
 
 

@@ -1,6 +1,6 @@
 """The frame of trials: embeddings, perhaps a short convolution, blocks with any causal mechanism, and a classifier.
 
-What a mechanism brings of its own, such as gates, belongs to it; all else is the same for all, and declared here.
+A mechanism's own parts, such as gates, belong to it; everything else is the same for all, and is declared here.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from models.transformer import TransformerConfig
 
 @dataclasses.dataclass(frozen=True)
 class FrameConfig(TransformerConfig):
-    """The config of a frame."""
+    """The config of the frame."""
 
     name: str = "frame"
     depth: int = 2
@@ -34,17 +34,15 @@ class FrameConfig(TransformerConfig):
     dropout: float = 0.0
     attention_dropout: float = 0.0
     convolution: Annotated[Count, at_most(1000), Sentinel(0, "none")] = field(
-        0, "How many tokens, up to its own, each sees of the embeddings before the first block, channel by channel."
+        0, "Taps of the causal convolution over embeddings before the first block, channel by channel."
     )
 
     def build(
         self, vocabulary: int, channels: int, length: int, pooled: bool, dtype: DTypeLike = jnp.float32
     ) -> "Frame":
-        """See `ModelConfig`."""
         return Frame(self, vocabulary, channels, length, pooled, dtype)
 
     def cost(self, vocabulary: int, channels: int, length: int, pooled: bool) -> Cost:
-        """See `ModelConfig`."""
         decoder = operations.linear(length, self.width, self.width) * 2 if pooled else Cost()
         taps = Cost(0, 2 * length * self.width * self.convolution)
         head = operations.linear(length, self.width, vocabulary)
@@ -54,8 +52,8 @@ class FrameConfig(TransformerConfig):
 class Frame(nn.Module):
     """A model from tokens, one or several at each position, to the logits of each position's answer.
 
-    Where it is `pooled`, all answers are made of the last position's state alone, each with the place that it is for,
-    as in the autoencoder of Poli et al. 2024 (MAD). Its `length` is ℓ, the most positions.
+    If it is `pooled`, every answer is made from the last position's state alone and its own position, as in the
+    autoencoder of Poli et al. 2024 (MAD). Its `length` is ℓ, the largest number of positions.
     """
 
     config: FrameConfig
@@ -79,13 +77,13 @@ class Frame(nn.Module):
         if config.convolution:
             start = nn.initializers.normal(config.convolution**-0.5)
             x = x + mixed(x, self.param("taps", start, (config.convolution, config.width)).astype(x.dtype))
-        x = stack.run(config.blocks(self.length, self.dtype), x, Mask(causal=True), train, scan=config.scan)
+        x, _ = stack.run(config.blocks(self.length, self.dtype), x, Mask(causal=True), train, scan=config.scan)
         x = self._decoded(x) if self.pooled else x
         x = config.norm_layer(self.dtype, "norm")(x)
         return Dense((self.vocabulary,), dtype=self.dtype, name="head").output(x)
 
     def _decoded(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        """Makes a vector for each position of the last one's, by two layers."""
+        """Makes a vector for each position from that of the last one, by two layers."""
         x = x[:, -1:] + sinusoids(x.shape[1], x.shape[2]).astype(x.dtype)[None]
         for layer in range(2):
             normed = self.config.norm_layer(self.dtype, f"norm_decoder_{layer}")(x)

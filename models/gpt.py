@@ -39,16 +39,14 @@ class GPTConfig(BlockConfig):
     tied_output: bool = field(True, "Whether the embeddings are the output's kernel too; else it has its own.")
     scale_embeddings: bool = field(False, "Whether embeddings are multiplied by √D (Vaswani et al. 2017, §3.4).")
     norm_embedding: bool = field(False, "Whether the embeddings are normed, as in BLOOM.")
-    output_bias: bool = field(True, "Whether an output of its own has a bias.")
+    output_bias: bool = field(True, "Whether the output has a bias, if it is not tied.")
     logit_cap: NotNegative = field(0.0, "c of c · tanh(logits / c), as in Gemma 2; 0 is no cap.")
     pretrained: str = field("", PRETRAINED)
 
     def build(self, vocabulary: int, length: int, dtype: DTypeLike = jnp.float32) -> "GPT":
-        """See `ModelConfig`."""
         return GPT(self, vocabulary, length, dtype)
 
     def cost(self, vocabulary: int, length: int) -> Cost:
-        """See `ModelConfig`."""
         head = operations.linear(length, self.width, vocabulary, bias=self.output_bias and not self.tied_output)
         return self.cost_of_blocks(length) + head
 
@@ -56,7 +54,7 @@ class GPTConfig(BlockConfig):
 class GPT(nn.Module):
     """A model from tokens to the logits of the next tokens.
 
-    Its `length` is ℓ, the longest sequence for which parameters of fixed length are built.
+    Its `length` is ℓ, the longest sequence, for parameters of fixed length.
     """
 
     config: GPTConfig
@@ -67,7 +65,7 @@ class GPT(nn.Module):
     def __call__(
         self, tokens: Int[Array, "B T"], train: bool = False, caches: Caches | None = None
     ) -> Float[Array, "B T vocabulary"] | tuple[Float[Array, "B T vocabulary"], Caches]:
-        """Computes the logits in float32, and with caches the caches for the next call; see `output`."""
+        """Computes the logits in float32, and with caches those for the next call too; see `output`."""
         output = self.output(tokens, train, caches)
         return output.logits() if caches is None else (output[0].logits(), output[1])
 
@@ -75,7 +73,7 @@ class GPT(nn.Module):
     def output(
         self, tokens: Int[Array, "B T"], train: bool = False, caches: Caches | None = None
     ) -> Output | tuple[Output, Caches]:
-        """Computes the output, and with caches the caches for the next call.
+        """Computes the output, and with caches those for the next call too.
 
         Args:
           tokens: The sequences from their start, or with caches the tokens after those in them.
@@ -83,7 +81,7 @@ class GPT(nn.Module):
           caches: The caches from `init_caches` or from the previous call.
 
         Raises:
-          UsageError: there are more than ℓ tokens, if the model has parameters of fixed length.
+          UsageError: there are more than ℓ tokens, and the model has parameters of fixed length.
         """
         config = self.config
         first = 0 if caches is None else caches[0].length
@@ -93,18 +91,13 @@ class GPT(nn.Module):
         x = Positions(config.positions, self.length, name="positions")(x, first)
         x = config.norm_layer(self.dtype, "norm_embedding")(x) if config.norm_embedding else x
         x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
-        kept = []
         blocks = config.blocks(self.length, self.dtype)
-        if caches is None:
-            x = stack.run(blocks, x, Mask(causal=True), train, scan=config.scan)
-        for block, cache in zip(blocks, caches or (), strict=caches is not None):
-            x, cache = block(x, None, train, cache)
-            kept.append(cache)
+        x, caches = stack.run(blocks, x, Mask(causal=True), train, caches, scan=config.scan)
         x = config.norm_layer(self.dtype, "norm")(x)
         head = Dense((self.vocabulary,), bias=config.output_bias, dtype=self.dtype, name="head")
         output = Output(x, embed.embedding, transposed=True) if config.tied_output else head.output(x)
         output = dataclasses.replace(output, cap=config.logit_cap)
-        return output if caches is None else (output, tuple(kept))
+        return output if caches is None else (output, caches)
 
     def init_caches(self, batch: int, max_length: int) -> Caches:
         """Makes an empty decode cache for each layer; see `TransformerConfig.init_caches`."""

@@ -1,6 +1,6 @@
-"""RoBERTa (Liu et al. 2019): a bidirectional encoder that predicts masked tokens, with any mechanism in each layer.
+"""A bidirectional encoder that predicts masked tokens, with any mechanism in each layer.
 
-With other fields it is BERT (Devlin et al. 2019) or ModernBERT (Warner et al. 2024).
+It is RoBERTa (Liu et al. 2019), and with other fields BERT (Devlin et al. 2019) or ModernBERT (Warner et al. 2024).
 """
 
 import dataclasses
@@ -40,19 +40,20 @@ class MaskedLMConfig(BlockConfig):
     norm_epsilon: float = 1e-5
     positions: Annotated[str, Example("rotary")] = field("learned", ANY)
     embedding_dropout: float = 0.1
-    dropout: float = field(0.1, "Rate on the attention layers' and the MLPs' outputs.")
-    padding_token: Size = field(1, "The tokeniser's token of padding; 1 in RoBERTa's, 0 in BERT's.")
+    dropout: float = field(0.1, "Rate on the outputs of attention layers and MLPs.")
+    padding_token: Size = field(1, "Id of the padding token; 1 in RoBERTa, 0 in BERT.")
     skip_padding: bool = field(
         True,
-        "Whether learned positions count real tokens only, after that of padding, as in RoBERTa; else they count all "
-        "tokens from 0, as in BERT.",
+        "Whether learned positions count real tokens only, after the position of padding, as in RoBERTa; else they "
+        "count all tokens from 0, as in BERT.",
     )
     token_types: Size = field(
         1,
-        "Kinds of tokens that have an embedding each; 1 in RoBERTa, whose tokens are all of type 0; 0 is no embedding.",
+        "Number of token types, each with an embedding; 1 in RoBERTa, whose tokens are all of type 0; 0 leaves the "
+        "embeddings out.",
     )
     norm_first: bool = field(
-        True, "Whether the first block norms what its attention takes; not in ModernBERT, whose embeddings are normed."
+        True, "Whether the first block norms its attention's inputs; not in ModernBERT, which norms the embeddings."
     )
     pretrained: str = field("", PRETRAINED)
 
@@ -64,18 +65,16 @@ class MaskedLMConfig(BlockConfig):
             raise UsageError("model.norm_first=False is for norms before layers; set model.norm=pre or sandwich.")
 
     def build(self, vocabulary: int, length: int, dtype: DTypeLike = jnp.float32) -> "MaskedLM":
-        """See `ModelConfig`."""
         return MaskedLM(self, vocabulary, length, dtype)
 
     def cost(self, vocabulary: int, length: int) -> Cost:
-        """See `ModelConfig`."""
         return self.cost_of_blocks(length) + operations.mlp(length, self.width, self.width, vocabulary)
 
 
 class MaskedLM(nn.Module):
     """A model from partly masked tokens to the logits of the original tokens.
 
-    Its `length` is ℓ, the longest sequence for which parameters of fixed length are built; 512 in RoBERTa.
+    Its `length` is ℓ, the longest sequence, for parameters of fixed length; 512 in RoBERTa.
     """
 
     config: MaskedLMConfig
@@ -106,27 +105,26 @@ class MaskedLM(nn.Module):
         Args:
           tokens: The sequences.
           mask: `Mask(key_lengths=lengths)` for trailing padding, or `Mask(dense=real[:, None, None, :])` with True at
-            real tokens. Without it tokens attend to padding too, as in the published models.
+            real tokens. Without a mask, tokens also attend to padding, as in the published models.
           train: Whether there is dropout.
           types: The type of each token; 0 by default.
 
         Raises:
-          UsageError: there are more than ℓ tokens, if the model has parameters of fixed length; or there are types,
-            which the model does not have.
+          UsageError: there are more than ℓ tokens, and the model has parameters of fixed length; or types are given,
+            and the model has none.
         """
         config, mask = self.config, mask or Mask()
         embed = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=INITIAL, name="embed")
-        x = self._positioned(look_up(embed, tokens), tokens)
-        x = self._typed(x, types)
+        x = self._typed(self._positioned(look_up(embed, tokens), tokens), types)
         x = mask.without_unreachable(x, tokens.shape[1], rank=4)
         x = config.norm_layer(self.dtype, "norm_embedding")(x)
         x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
-        x = stack.run(config.blocks(self.length, self.dtype), x, mask, train, scan=config.scan)
+        x, _ = stack.run(config.blocks(self.length, self.dtype), x, mask, train, scan=config.scan)
         x = config.norm_layer(self.dtype, "norm")(x) if config.norm == "pre" else x
         return Head(config, self.dtype, name="head")(x, embed)
 
     def _typed(self, x: Float[Array, "B L D"], types: Int[Array, "B L"] | None) -> Float[Array, "B L D"]:
-        """Adds the embeddings of types, which are all 0 unless they are given."""
+        """Adds the embeddings of the tokens' types, which are 0 by default."""
         kinds = self.config.token_types
         if not kinds:
             if types is not None:
@@ -136,7 +134,7 @@ class MaskedLM(nn.Module):
         return x + table(jnp.zeros(x.shape[:2], jnp.int32) if types is None else types)
 
     def _positioned(self, x: Float[Array, "B L D"], tokens: Int[Array, "B L"]) -> Float[Array, "B L D"]:
-        """Adds positions to embeddings; RoBERTa's count real tokens, all others from the left."""
+        """Adds positions to embeddings; RoBERTa's count real tokens, all others every token."""
         config = self.config
         if config.positions != "learned" or not config.skip_padding:
             return Positions(config.positions, self.length, name="positions")(x)
@@ -147,14 +145,14 @@ class MaskedLM(nn.Module):
 
 
 class Head(nn.Module):
-    """The head: a dense layer, GELU, a norm, and the embeddings as the output's kernel with a bias."""
+    """A dense layer, GELU, a norm, and the output: the embeddings as its kernel, and a bias."""
 
     config: MaskedLMConfig
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], embed: nn.Embed) -> Output:
-        """Prepares the product with the table of `embed`."""
+        """Computes what precedes the product with the embeddings."""
         x = gelu(Dense((x.shape[-1],), dtype=self.dtype, name="dense")(x))
         x = self.config.norm_layer(self.dtype, "norm")(x)
         bias = self.param("bias", nn.initializers.zeros_init(), (embed.num_embeddings,))

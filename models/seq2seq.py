@@ -1,6 +1,6 @@
-"""The recurrent encoder-decoder with attention of Wikipedia's article, with its sizes and its five variants.
+"""The recurrent encoder-decoder with attention from Wikipedia's article, with its sizes and five variants.
 
-A recurrent encoder reads the source, h_j = E(x_j, h_{j-1}). A recurrent decoder starts from its last state:
+A recurrent encoder reads the source, h_j = E(x_j, h_{j-1}). A recurrent decoder starts from the encoder's last state:
 
     c_i = Σ_j w_ij v_j,   s_i = D([t_i; c_i], s_{i-1}),   logits_i = FC(s_i)
 
@@ -31,7 +31,7 @@ from attention.scores.pairwise import Additive
 from attention.types import Count, Names, Rate, Share
 from models.config import ModelConfig
 from models.fields import field
-from models.layers.attention_weights import keep_weights, weights_asked_of
+from models.layers.attention_weights import collect, is_collected
 from models.layers.cache import Decoding
 from models.layers.dropout import Dropout
 from models.layers.output import Output
@@ -46,7 +46,7 @@ class Variant(NamedTuple):
 
     Attributes:
       source: The publication that defines it.
-      score: The score; None if a layer on the query alone gives the coefficients, or if there is no attention.
+      score: The score; None if a layer on the query alone gives the weights, or if there is no attention.
       encoder_only: Whether queries and keys are the source's embeddings instead of decoder and encoder states.
       projected: Whether queries, keys and values go through weight matrices.
       fixed: Whether the context is always the encoder's last state, without attention.
@@ -75,28 +75,27 @@ VARIANTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Seq2SeqConfig(ModelConfig):
-    """The config of a recurrent encoder-decoder. Wikipedia's figure has embeddings of width 300 and states of 500."""
+    """The config of a recurrent encoder-decoder. In Wikipedia's figure embeddings are 300 wide and states 500."""
 
-    name: str = field("seq2seq", "Which model it is.")
+    name: str = field("seq2seq", "Name of the model.")
     attention: Annotated[str, Names(VARIANTS)] = field(
         "additive",
         "Wikipedia's variants `dot`, `qkv`, `encoder_dot`, `encoder_qkv` and `location`, or `additive`, `luong_dot`, "
-        "`luong_general` or `luong_concat`; `fixed` is no attention, but the encoder's last state at every step.",
+        "`luong_general` or `luong_concat`; `fixed` has no attention, but the encoder's last state at every step.",
     )
-    cell: Annotated[str, Names(CELLS)] = field("gru", "The recurrence of both layers.")
+    cell: Annotated[str, Names(CELLS)] = field("gru", "Recurrent cell of encoder and decoder.")
     embedding: Count = field(300, "Width of the embeddings.")
-    hidden: Count = field(500, "H, width of the states.", matched="parameters")
+    hidden: Count = field(500, "H, the width of the states.", matched="parameters")
     dropout: Rate = field(0.1, "Rate on the embeddings, and on the decoder's states before the output.")
     teacher_forcing: Share = field(
         1.0,
-        "Probability that in training the decoder reads the known token; else it reads the one that it gives most to "
-        "itself (Wikipedia: say 1/2; Bengio et al. 2015). Each token of each sentence is drawn apart.",
+        "Probability that the decoder reads the known token in training; else it reads its own likeliest one (1/2 in "
+        "Wikipedia; Bengio et al. 2015). It is drawn for each token of each sentence.",
     )
 
     def build(
         self, source_vocabulary: int, target_vocabulary: int, source: int, target: int, dtype: DTypeLike = jnp.float32
     ) -> "Seq2Seq":
-        """See `ModelConfig`."""
         return Seq2Seq(self, source_vocabulary, target_vocabulary, source, target, dtype)
 
     def cost(self, source_vocabulary: int, target_vocabulary: int, source: int, target: int) -> Cost:
@@ -111,7 +110,7 @@ class Seq2SeqConfig(ModelConfig):
         if variant.score is not None:
             width = hidden if variant.projected else compared
             cost += variant.score.cost(Sizes(width, 1, width, source), target, source)
-            wider = hidden - width  # values are H wide, whatever is compared
+            wider = hidden - width  # values are H wide, whatever the width of queries and keys
             cost += Cost(2 * target * source * wider, bytes=4 * (target + source) * wider)
         if variant.projected:
             cost += operations.matmul(target, compared, hidden) + operations.matmul(source, compared, hidden)
@@ -125,7 +124,7 @@ class Memory:
     """The encoded source, to which the decoder attends.
 
     Attributes:
-      query: Embeddings `(B, S, E)` if they are the queries, with zeros at padding; or None.
+      query: Embeddings `(B, S, E)`, with zeros at padding, if they are the queries; or None.
       key: Prepared keys `(B, S, 1, …)`, or None if the score reads none.
       value: Values `(B, S, 1, H)`.
       lengths: Number of real tokens in each source.
@@ -152,7 +151,7 @@ class State(NamedTuple):
 class Coefficients(nn.Module):
     """The attention module A of Wikipedia's figure, which weighs the encoder's states for the next token.
 
-    Its `length` is S, the longest source for which a fully-connected layer is built.
+    Its `length` is S, the longest source, for the fully-connected layer of `location`.
     """
 
     config: Seq2SeqConfig
@@ -177,7 +176,7 @@ class Coefficients(nn.Module):
     def remember(
         self, embedded: Float[Array, "B S E"], states: Float[Array, "B S H"], lengths: Int[Array, "B"]
     ) -> Memory:
-        """Computes keys and values, once for each source, with zeros at padding."""
+        """Computes keys and values once for each source, with zeros at padding."""
         variant = self.variant
         real = Mask(key_lengths=lengths).real_keys(states.shape[1])[..., None]
         # Recurrent states are float32; attention converts them to the compute dtype.
@@ -206,16 +205,16 @@ class Coefficients(nn.Module):
             out, weights = attention.location_attention(query, memory.value, self.kernel, self.bias, **options)
         else:
             query = self.to_query(query) if variant.projected else query[:, :, None]
-            learned = dict(self.learned)  # because Linen freezes it
+            learned = dict(self.learned)  # Linen has frozen it
             query = variant.score.prepare_query(learned, query, Tokens(state.position, source))
             options = Options(mask, return_weights=True)
             out, weights = variant.score.attend(learned, query, memory.key, memory.value, options)
         return out[:, 0, 0], weights[:, 0, 0]
 
     def _query(self, token: jax.Array, state: State, memory: Memory) -> jax.Array:
-        """Chooses s_{i-1}; for encoder-only variants x_i, zero after the source; for a fully-connected layer [t_i; s].
+        """Chooses s_{i-1}; in encoder-only variants x_i, or zeros after the source's end; in `location` [t_i; s_{i-1}].
 
-        Wikipedia does not say which query of the encoder belongs to target position i; here it is the i-th.
+        Wikipedia does not say which of the encoder's queries belongs to target position i; here it is the i-th.
         """
         if self.variant.score is None:
             return jnp.concatenate([token, state.hidden], axis=-1)
@@ -234,7 +233,6 @@ class Seq2Seq(Transducer):
     config: Seq2SeqConfig
 
     def setup(self):
-        """Creates the embeddings, the encoder E, the attention A, and both layers of the decoder D."""
         config, dtype, cell = self.config, self.dtype, CELLS[self.config.cell]
         self.embed = nn.Embed(self.source_vocabulary, config.embedding, dtype=dtype)
         self.embed_target = nn.Embed(self.target_vocabulary, config.embedding, dtype=dtype)
@@ -247,7 +245,7 @@ class Seq2Seq(Transducer):
     def output(
         self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], target: Int[Array, "B T"], train: bool = False
     ) -> Output:
-        """See `Transducer`; in training predicted tokens may replace some known ones."""
+        """See `Transducer`; in training, predicted tokens may replace some known ones."""
         memory, state = self.encode(source, source_lengths, train)
         if train and self.config.teacher_forcing < 1 and not self.is_initializing():
             forced = jax.random.bernoulli(self.make_rng("dropout"), self.config.teacher_forcing, target.shape)
@@ -257,7 +255,6 @@ class Seq2Seq(Transducer):
     def encode(
         self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], train: bool = False
     ) -> tuple[Memory, State]:
-        """See `Transducer`."""
         embedded = self.dropout(look_up(self.embed, source), train=train)
         cell, states = self.encoder(embedded, seq_lengths=source_lengths)
         memory = self.coefficients.remember(embedded, states, source_lengths)
@@ -265,7 +262,7 @@ class Seq2Seq(Transducer):
 
     def decode(self, target: Int[Array, "B T"], memory: Memory, train: bool, state: State) -> tuple[Output, State]:
         """See `Transducer`; every token is known."""
-        returns_weights = weights_asked_of(self)
+        returns_weights = is_collected(self, "attention")
 
         def step(self, state, token, memory):
             state, weights = self._advance(state, token, memory)
@@ -274,15 +271,15 @@ class Seq2Seq(Transducer):
         embedded = self.dropout(look_up(self.embed_target, target), train=train)
         state, (states, weights) = _scan(step)(self, state, embedded, memory)
         if returns_weights:
-            keep_weights(self, weights[:, None])
+            collect(self, "attention", "weights", weights[:, None])
         return self.head.output(self.dropout(states, train=train)), state
 
     def fed(
         self, target: Int[Array, "B T"], forced: Bool[Array, "B T"], memory: Memory, state: State
     ) -> Int[Array, "B T"]:
-        """Finds the tokens that the decoder reads: the known token where it is forced, else the one it predicted.
+        """Finds the tokens that the decoder reads: the known one where it is forced, else the one it predicted.
 
-        The choice of a token has no gradient, so `decode` of these tokens has the full gradient. There is no dropout.
+        Choosing a token has no gradient, so `decode` of these tokens has the full gradient. There is no dropout here.
         The first token must be forced; memory and state are those of `encode`.
         """
 
@@ -296,13 +293,13 @@ class Seq2Seq(Transducer):
         return tokens
 
     def start(self, source: Int[Array, "B S"], source_lengths: Int[Array, "B"], max_length: int) -> Decoding:
-        """See `Transducer`; a recurrence has a state of fixed size, whatever the length."""
+        """See `Transducer`; the state has a fixed size, whatever the length."""
         del max_length
         memory, state = self.encode(source, source_lengths)
         return Decoding(state, memory)
 
     def _advance(self, state: State, token: Float[Array, "B E"], memory: Memory) -> tuple[State, Float[Array, "B S"]]:
-        """Applies the decoder's recurrent layer to one embedded token and its context; also returns the weights."""
+        """Applies the decoder's cell to one embedded token and its context; also returns the weights."""
         context, weights = self.coefficients(token, state, memory)
         cell, _ = self.decoder(state.cell, jnp.concatenate([token, context], axis=-1))
         return State(cell, state.position + 1), weights

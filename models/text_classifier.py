@@ -1,7 +1,7 @@
 """A Transformer encoder that classifies texts, with any attention mechanism in each layer.
 
-It follows the Keras example "Text classification with Transformer" (Nandan 2020), as Hosseini's experiments on reviews
-do: post-norm blocks, the mean over tokens, and a small dense layer before the classes.
+Like Hosseini's experiments on reviews, it follows the Keras example "Text classification with Transformer" (Nandan
+2020): post-norm blocks, the mean over tokens, and a small dense layer before the classes.
 """
 
 import dataclasses
@@ -35,38 +35,36 @@ class TextClassifierConfig(TransformerConfig):
     positions: Annotated[str, Example("rotary")] = field("learned", ANY)
     activation: str = "relu"
     dropout: float = field(
-        0.1, "Rate on the attention layers' and the MLPs' outputs, and before each layer of the classifier."
+        0.1, "Rate on the outputs of attention layers and MLPs, and before each layer of the classifier."
     )
     attention_dropout: float = 0.0
     pool: Annotated[str, Names(POOLS)] = field(
-        "mean", "What the classifier reads: the `mean` over real tokens, or a `class_token` put before them."
+        "mean", "What the classifier reads: the `mean` over real tokens, or a `class_token` in front of them."
     )
     head_hidden: Annotated[Count, Sentinel(0, "no such layer")] = field(
-        20, "Units of the layer before the classes, with the activation of the MLPs."
+        20, "Units of the dense layer before the classes, which has the MLPs' activation."
     )
 
     DROPS_HIDDEN: ClassVar[bool] = False
 
     def tokens(self, words: int | Int[Array, "B"]) -> int | Int[Array, "B"]:
-        """Adds a class token, if there is one, to the tokens of texts."""
+        """Counts the tokens of texts with so many words, including a class token if there is one."""
         return words + (self.pool == "class_token")
 
     def build(self, vocabulary: int, classes: int, length: int, dtype: DTypeLike = jnp.float32) -> "TextClassifier":
-        """See `ModelConfig`."""
         return TextClassifier(self, vocabulary, classes, length, dtype)
 
     def cost(self, vocabulary: int, classes: int, length: int) -> Cost:
-        """See `ModelConfig`."""
-        hidden = self.head_hidden
-        plain = operations.linear(1, self.width, classes)
-        head = operations.mlp(1, self.width, hidden, classes) if hidden else plain
+        head = operations.linear(1, self.width, classes)
+        if self.head_hidden:
+            head = operations.mlp(1, self.width, self.head_hidden, classes)
         return self.cost_of_blocks(self.tokens(length)) + head
 
 
 class TextClassifier(nn.Module):
     """A model from texts to class logits. Padding affects neither the logits nor any gradient.
 
-    Its `length` is the longest text, in tokens, for which parameters of fixed length are built.
+    Its `length` is that of the longest text, in tokens, for parameters of fixed length.
     """
 
     config: TextClassifierConfig
@@ -87,7 +85,7 @@ class TextClassifier(nn.Module):
           train: Whether there is dropout.
 
         Raises:
-          UsageError: a text is longer than `length`, if the model has parameters of fixed length.
+          UsageError: a text is longer than `length`, and the model has parameters of fixed length.
         """
         config = self.config
         start = nn.initializers.normal(0.02)
@@ -101,7 +99,7 @@ class TextClassifier(nn.Module):
         x = mask.without_unreachable(x, x.shape[1], rank=4)
         x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
         blocks = config.blocks(config.tokens(self.length), self.dtype)
-        x = stack.run(blocks, x, mask, train, scan=config.scan)
+        x, _ = stack.run(blocks, x, mask, train, scan=config.scan)
         x = config.norm_layer(self.dtype, "norm")(x) if config.norm == "pre" else x
         pooled = x[:, 0] if config.pool == "class_token" else mean_of_real(x, lengths)
         return self._classified(pooled, train).astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""The base of models that write a target for a source."""
+"""The base of models that write a target for a source, such as a translation."""
 
 import dataclasses
 from typing import Any
@@ -18,11 +18,11 @@ Source = Int[Array, "B S"] | Float[Array, "B H W C"]  # tokens, or the images of
 class Transducer(nn.Module):
     """A model from sources and preceding target tokens to the logits of the next tokens.
 
-    Padding of a source does not affect logits. Padding of a target follows its real tokens, which do not see it. A
+    A source's padding does not affect logits. A target's padding follows its real tokens, which do not see it. A
     subclass defines `encode`, `start` and `decode`.
 
-    Parameters of fixed length are built for the longest source and target. Tables over pairs of positions in
-    cross-attention are square, with the longer of both lengths.
+    Parameters of fixed length are built for the longest source and the longest target. Tables over pairs of positions
+    in cross-attention are square, as long as the longer of both.
     """
 
     config: ModelConfig
@@ -45,12 +45,12 @@ class Transducer(nn.Module):
 
         Args:
           source: Sentences with trailing padding, or images.
-          source_lengths: Number of real tokens in each, at least one; None where all are.
+          source_lengths: Number of real tokens in each, at least one; None means all.
           target: The start token, then the known tokens of the target.
-          train: Whether the model is trained, which has dropout.
+          train: Whether there is dropout.
 
         Raises:
-          UsageError: there are more tokens than a length, if the model has parameters of fixed length.
+          UsageError: there are more tokens than a length, and the model has parameters of fixed length.
         """
         memory, state = self.encode(source, source_lengths, train)
         return self.decode(target, memory, train, state)[0]
@@ -60,7 +60,7 @@ class Transducer(nn.Module):
         raise NotImplementedError
 
     def start(self, source: Source, source_lengths: Int[Array, "B"] | None, max_length: int) -> Decoding:
-        """Encodes sources, for `step` with the first of at most `max_length` target tokens; see `output`."""
+        """Encodes sources for `step`, which then takes at most `max_length` target tokens in all; see `output`."""
         raise NotImplementedError
 
     def decode(self, target: Int[Array, "B T"], memory: Any, train: bool, state: Any) -> tuple[Output, Any]:
@@ -68,7 +68,7 @@ class Transducer(nn.Module):
 
         Args:
           target: The targets from their start, or the tokens after those that the state has seen.
-          memory: What `encode` gives, or `start` has prepared.
+          memory: What the decoder reads of the sources, from `encode` or `start`.
           train: Whether there is dropout.
           state: The decoder's state, from `encode`, `start` or the previous call.
         """

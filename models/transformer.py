@@ -29,8 +29,8 @@ from models.layers.positions import ADDED, rotary_layers
 from models.mechanisms import Mechanism, resolve
 
 POLICIES = jax.checkpoint_policies
-PRETRAINED = "Folder or name on the Hugging Face hub of weights to start from; '' starts from random ones."
-BLOCKS: dict[str, type[Block]] = {  # one class for each policy, because a scan takes blocks of one class
+PRETRAINED = "Weights to start from: a folder, or a name on the Hugging Face hub; '' starts from random ones."
+BLOCKS: dict[str, type[Block]] = {  # a scan takes blocks of one class, so each policy has its own
     "none": Block,
     "block": nn.remat(Block, policy=POLICIES.nothing_saveable, static_argnums=(3,)),
     "dots": nn.remat(Block, policy=POLICIES.dots_with_no_batch_dims_saveable, static_argnums=(3,)),
@@ -42,48 +42,48 @@ class TransformerConfig(ModelConfig):
     """The config of a stack of blocks of attention and MLP.
 
     Attributes:
-      mechanisms: The mechanism of each layer, by the fields of the spec strings.
+      mechanisms: The mechanism of each layer, by the spec string's field.
       implementations: The implementation of each layer of the longest stack; a shorter stack takes the first ones.
-      rotaries: Their rotary positions, None for those without.
+      rotaries: Likewise their rotary positions, None for layers without.
     """
 
-    mechanisms: ClassVar[dict[str, tuple[Mechanism, ...]]]  # these three are set once, and are no fields
+    mechanisms: ClassVar[dict[str, tuple[Mechanism, ...]]]  # these three are no fields, but follow from them
     implementations: ClassVar[tuple[str, ...]]
     rotaries: ClassVar[tuple[Rotary | None, ...]]
 
-    name: str = field("", "Which model it is.")
-    attention: str = field("dot_product", "Mechanism spec string, see `models.mechanisms`.")
+    name: str = field("", "Name of the model.")
+    attention: str = field("dot_product", "Spec string of the mechanism, see `models.mechanisms`.")
     implementation: str = field(
         "auto",
-        "How attention is computed: `auto`, `xla`, `chunked`, `cudnn`, `pallas` or `reference`; `chunked(128, 256)` is "
-        "in tiles of 128 queries and 256 keys. `pallas|cudnn` gives one to each layer, the last repeating, in all "
-        "attentions of the model alike.",
+        "How attention is computed: `auto`, `xla`, `chunked`, `cudnn`, `pallas` or `reference`; `chunked(128, 256)` "
+        "takes tiles of 128 queries and 256 keys. `pallas|cudnn` gives one to each layer of every stack; the last "
+        "repeats.",
         may_change=True,
     )
     depth: Annotated[Count, at_most(LAYERS)] = field(4, "Number of blocks.")
-    width: Annotated[Count, Multiple("heads")] = field(64, "D.", matched="parameters")
-    heads: Count = field(4, "N.")
-    mlp: Size = field(128, "Hidden units of each block's MLP; 0 is none.", matched="parameters")
+    width: Annotated[Count, Multiple("heads")] = field(64, "D, the width of hidden states.", matched="parameters")
+    heads: Count = field(4, "N, the number of heads.")
+    mlp: Size = field(128, "Hidden units of each block's MLP; 0 leaves the MLPs out.", matched="parameters")
     norm: Annotated[str, Names(NORMS)] = field(
         "pre",
-        "Where norms are: before each layer (`pre`), after each residual (`post`), or before and after each layer "
+        "Place of the norms: before each layer (`pre`), after each residual (`post`), or before and after each layer "
         "(`sandwich`).",
     )
     norm_epsilon: Positive = field(1e-6, "The norms' ε.")
-    positions: Annotated[str, Names(ADDED)] = field("learned", "How tokens know where they are.")
-    activation: Annotated[str, Names(ACTIVATIONS)] = field("gelu", "The MLP's; `gelu` is the exact one.")
+    positions: Annotated[str, Names(ADDED)] = field("learned", "Position encoding.")
+    activation: Annotated[str, Names(ACTIVATIONS)] = field("gelu", "Activation of the MLPs; `gelu` is the exact form.")
     embedding_dropout: Rate = field(0.0, "Rate on the embeddings.")
     dropout: Rate = field(0.1, "Rate on the attention layers' outputs and both layers of each MLP.")
     attention_dropout: Rate = field(0.1, "Rate on the attention weights.")
     attention_bias: bool = field(True, "Whether linear projections of queries, keys, values and outputs have biases.")
     scan: bool = field(
         False,
-        "Whether runs of blocks with one mechanism are compiled once and scanned, the same function with other draws.",
+        "Whether neighbouring blocks with one mechanism are compiled once and scanned; only dropout's draws change.",
         may_change=True,
     )
     remat: Annotated[str, Names(BLOCKS)] = field(
         "none",
-        "What the backward pass computes again: `none`, every `block`, or all but matrix products (`dots`).",
+        "What the backward pass computes again: nothing (`none`), every `block`, or all but matrix products (`dots`).",
         may_change=True,
     )
 
@@ -93,16 +93,12 @@ class TransformerConfig(ModelConfig):
     head: ClassVar[int] = 0
     norm_first: ClassVar[bool] = True
 
-    STACKS: ClassVar[Mapping[str, str]] = {"attention": "depth"}  # fields of spec strings and of their depths
-    PLACES: ClassVar[Mapping[str, str]] = {"attention": "block_{}/attention"}  # paths of their layers' parameters
-    DROPS_HIDDEN: ClassVar[bool] = True  # whether `dropout` applies to the hidden units of MLPs too
+    STACKS: ClassVar[Mapping[str, str]] = {"attention": "depth"}  # a spec string's field, and that of its depth
+    PLACES: ClassVar[Mapping[str, str]] = {"attention": "block_{}/attention"}  # the paths of its layers' parameters
+    DROPS_HIDDEN: ClassVar[bool] = True  # whether `dropout` also applies to the hidden units of MLPs
 
     def __post_init__(self):
         super().__post_init__()
-        self._read_layers()
-
-    def _read_layers(self) -> None:
-        """Sets what each layer is given; raises UsageError where an item is unknown, or items are more than layers."""
         deepest = max(getattr(self, depth) for depth in self.STACKS.values())
         implementations = specs.texts(self.implementation, "layer", deepest)
         for item in implementations:
@@ -114,11 +110,10 @@ class TransformerConfig(ModelConfig):
         )
 
     def attentions(self) -> dict[str, str]:
-        """See `ModelConfig`."""
         return {spec: getattr(self, spec) for spec in self.STACKS}
 
     def remarks(self) -> list[str]:
-        """Names the mechanisms that rotary positions do not make relative."""
+        """Names the mechanisms that depend on absolute positions although positions are rotary."""
         layers = [pair for rows in self.mechanisms.values() for pair in zip(rows, self.rotaries, strict=False)]
         absolute = sorted({row.name for row, turns in layers if turns and knows_absolute_positions(row.score)})
         if not absolute:
@@ -129,7 +124,7 @@ class TransformerConfig(ModelConfig):
         ]
 
     def by_path(self) -> dict[str, Mechanism]:
-        """Gives the mechanism of each attention layer by the path of its parameters."""
+        """Lists the mechanism of each attention layer by the path of its parameters."""
         return {
             place.format(layer): mechanism
             for spec, place in self.PLACES.items()
@@ -138,15 +133,12 @@ class TransformerConfig(ModelConfig):
 
     @property
     def has_own_loss(self) -> bool:
-        """See `ModelConfig`."""
         return any(mechanism.score.traits.own_loss for mechanism in self.by_path().values())
 
     def split_by_tensor(self) -> dict[str, int]:
-        """See `ModelConfig`."""
         return {"model.heads": self.heads, "model.mlp": self.mlp}
 
     def why_whole(self) -> str:
-        """See `ModelConfig`."""
         for spec, mechanisms in self.mechanisms.items():
             for mechanism in mechanisms:
                 if mechanism.align is not None or not mechanism.score.splits_tokens:
@@ -155,7 +147,7 @@ class TransformerConfig(ModelConfig):
         return f"model.implementation has {other[0]!r}, and only auto and chunked can be shared" if other else ""
 
     def norm_layer(self, dtype: DTypeLike, name: str | None = None) -> nn.Module:
-        """Makes a norm such as the blocks have, as a submodule of the module that calls it."""
+        """Makes a norm of the blocks' kind, as a submodule of the module that calls it."""
         return NORM_TYPES[self.norm_type](self.norm_epsilon, dtype=dtype, name=name)
 
     def attention_layers(
@@ -164,7 +156,7 @@ class TransformerConfig(ModelConfig):
         """Makes the attention layer of each block of a stack, unbound.
 
         Args:
-          length: ℓ, the most tokens for which parameters of fixed length are built.
+          length: ℓ, the longest sequence, for parameters of fixed length.
           dtype: Compute dtype.
           stack: The field of the stack's spec string.
         """
@@ -194,20 +186,17 @@ class TransformerConfig(ModelConfig):
         if self.gated:
             mlp += operations.linear(length, self.width, self.mlp) + Cost(0, length * self.mlp)
         layers = self.mechanisms[stack]
-        rest = mlp if self.mlp else Cost()
-        return sum((layer.cost(length, self.width, self.heads, head=self.head) + rest for layer in layers), Cost())
+        attention = sum((layer.cost(length, self.width, self.heads, head=self.head) for layer in layers), Cost())
+        return attention + mlp * (len(layers) if self.mlp else 0)
 
     def init_caches(
         self, batch: int, max_length: int, length: int, dtype: DTypeLike, stack: str = "attention"
     ) -> tuple[Cache, ...]:
-        """Makes an empty decode cache for each layer of a stack; see `attention_layers`.
+        """Makes an empty decode cache for each layer of a stack; see `attention_layers` for `length` and `stack`.
 
         Args:
           batch: B, the number of sequences.
-          max_length: The most tokens that the caches will hold, with a prompt.
-          length: ℓ, the number of learned positions.
-          dtype: Compute dtype.
-          stack: The field of the stack's spec string.
+          max_length: Most tokens that the caches will hold, including the prompt.
 
         Raises:
           UsageError: there are more tokens than learned positions.
@@ -229,11 +218,7 @@ class TransformerConfig(ModelConfig):
     ) -> list[Block]:
         """Makes the blocks of a stack, as submodules of the module that calls it; see `attention_layers`.
 
-        Args:
-          length: ℓ.
-          dtype: Compute dtype.
-          stack: The field of the stack's spec string, which `PLACES` gives a name such as `block_0` for each block.
-          cross: The cross-attention layer of each block, if they have one.
+        Each block also gets a layer of `cross`, if there are any.
         """
         layers = itertools.zip_longest(self.attention_layers(length, dtype, stack), cross)
         return [
@@ -259,13 +244,13 @@ class TransformerConfig(ModelConfig):
 
 @dataclasses.dataclass(frozen=True)
 class BlockConfig(TransformerConfig):
-    """The config of blocks whose norms, MLPs and heads may be those of later models, such as Llama and T5."""
+    """The config of blocks with the norms, MLPs and heads of later models too, such as Llama and T5."""
 
     norm_type: Annotated[str, Names(NORM_TYPES)] = field(
-        "layer", "The kind of norms; `rms_offset` multiplies by 1 + w, as Gemma does."
+        "layer", "Kind of the norms; `rms_offset` multiplies by 1 + w, as Gemma does."
     )
     gated: bool = field(
-        False, "Whether a further layer of each MLP is activated and multiplies the first: SwiGLU with `swish`."
+        False, "Whether MLPs have a third layer, which is activated and multiplies the first: SwiGLU with `swish`."
     )
     mlp_bias: bool = field(True, "Whether the MLPs have biases.")
     head: Size = field(0, "H, the width of a head; 0 is D/N.")

@@ -28,22 +28,20 @@ class ViTConfig(TransformerConfig):
     """The config of a Vision Transformer."""
 
     name: str = "vit"
-    patch: Annotated[Count, Unit("pixels")] = field(2, "Side of a square patch.")
+    patch: Annotated[Count, Unit("pixels")] = field(2, "Side of the square patches.")
     pool: Annotated[str, Names(POOLS)] = field(
-        "mean", "What the classifier reads: the `class_token` or the `mean` over tokens."
+        "mean", "What the classifier reads: a `class_token`, or the `mean` over tokens."
     )
     pretrained: str = field("", PRETRAINED)
 
     def tokens(self, image_shape: tuple[int, ...]) -> int:
-        """Counts ℓ for images of shape `(H, W, C)`: the patches, and one for a class token; see `grid`."""
+        """Counts the tokens ℓ of images of shape `(H, W, C)`: the patches, and a class token if there is one."""
         return math.prod(grid(image_shape, self.patch)) + (self.pool == "class_token")
 
     def build(self, image_shape: tuple[int, int, int], classes: int, dtype: DTypeLike = jnp.float32) -> "ViT":
-        """See `ModelConfig`."""
         return ViT(self, classes, self.tokens(image_shape), dtype)
 
     def cost(self, image_shape: tuple[int, int, int], classes: int) -> Cost:
-        """See `ModelConfig`."""
         length, pixels = self.tokens(image_shape), self.patch**2 * image_shape[-1]
         patches = length - (self.pool == "class_token")
         embed = operations.linear(patches, pixels, self.width).of_data
@@ -60,7 +58,7 @@ class ViT(nn.Module):
 
     @nn.compact
     def __call__(self, images: Float[Array, "B H W C"], train: bool = False) -> Float[Array, "B classes"]:
-        """Raises UsageError where the patch does not divide the images, or they have more tokens than ℓ."""
+        """Classifies images; raises UsageError if the patch does not divide them, or they have more than ℓ tokens."""
         config = self.config
         x = Dense((config.width,), dtype=self.dtype, name="embed")(patches(images, config.patch))
         if config.pool == "class_token":
@@ -68,7 +66,7 @@ class ViT(nn.Module):
             x = jnp.concatenate([jnp.broadcast_to(token.astype(x.dtype), (len(x), 1, config.width)), x], axis=1)
         x = Positions(config.positions, self.length, name="positions")(x)
         x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
-        x = stack.run(config.blocks(self.length, self.dtype), x, None, train, scan=config.scan)
+        x, _ = stack.run(config.blocks(self.length, self.dtype), x, None, train, scan=config.scan)
         x = config.norm_layer(self.dtype, "norm")(x)
         pooled = x[:, 0] if config.pool == "class_token" else x.mean(axis=1)
         return Dense((self.classes,), dtype=self.dtype, name="head")(pooled).astype(jnp.float32)
@@ -78,7 +76,7 @@ def grid(image_shape: tuple[int, ...], side: int, what: str = "model.patch") -> 
     """Counts the rows and columns of square patches of images of shape `(H, W, C)`.
 
     Raises:
-      UsageError: the patch, called `what`, does not divide the image.
+      UsageError: the patch, which the message calls `what`, does not divide the image.
     """
     height, width, _ = image_shape
     if height % side or width % side:

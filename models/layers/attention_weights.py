@@ -10,28 +10,31 @@ from jaxtyping import Array, Float
 
 from attention.errors import UnsupportedError
 
+Weights = dict[str, Float[Array, "B N _ _"]]
 
-def attention_weights(model: nn.Module, params: dict[str, Any], *inputs: Any) -> dict[str, Float[Array, "B N _ _"]]:
+
+def attention_weights(model: nn.Module, params: dict[str, Any], *inputs: Any) -> Weights:
     """Computes the weights of each attention layer; see `output_and_weights`."""
     return output_and_weights(model, params, *inputs)[1]
 
 
-def output_and_weights(
-    model: nn.Module, params: dict[str, Any], *inputs: Any
-) -> tuple[Any, dict[str, Float[Array, "B N _ _"]]]:
-    """Applies a model, and gives the weights of each attention layer by path, such as `block_0/attention`, in order.
+def output_and_weights(model: nn.Module, params: dict[str, Any], *inputs: Any) -> tuple[Any, Weights]:
+    """Applies a model and returns its output with the weights of each attention layer.
 
     Args:
       model: Any model, unbound.
       *inputs: Its inputs, without `train`.
 
+    Returns:
+      The output, and the weights by path, such as `block_0/attention`, in the layers' order.
+
     Raises:
       UnsupportedError: the model has no attention between tokens.
     """
-    output, kept = _run(model, params, *inputs)
+    output, collected = _run(model, params, *inputs)
     weights = {
         jax.tree_util.keystr(path[:-1], simple=True, separator="/"): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(kept)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(collected)
     }
     if not weights:
         raise UnsupportedError(
@@ -51,11 +54,11 @@ def _numbers(path: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", path)]
 
 
-def weights_asked_of(module: nn.Module) -> bool:
-    """Tells whether a layer's weights are asked for, which `keep_weights` then takes."""
-    return module.is_mutable_collection("attention") and not module.is_initializing()
+def is_collected(module: nn.Module, collection: str) -> bool:
+    """Tells whether the caller of `apply` asks for a collection, such as `attention`."""
+    return module.is_mutable_collection(collection) and not module.is_initializing()
 
 
-def keep_weights(module: nn.Module, weights: Float[Array, "B N _ _"]) -> None:
-    """Keeps the weights of a layer for `output_and_weights`."""
-    module.sow("attention", "weights", weights, reduce_fn=lambda _, new: new, init_fn=lambda: None)
+def collect(module: nn.Module, collection: str, name: str, value: jax.Array) -> None:
+    """Adds an array of a layer to a collection."""
+    module.sow(collection, name, value, reduce_fn=lambda _, new: new, init_fn=lambda: None)

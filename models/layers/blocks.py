@@ -1,4 +1,4 @@
-"""Blocks of Transformers: attention and an MLP, with a residual and a norm for each of them."""
+"""Blocks of Transformers: attention and an MLP, each with a residual and a norm."""
 
 import functools
 
@@ -35,7 +35,7 @@ class Mlp(nn.Module):
     Attributes:
       hidden: Number of hidden units.
       activation: A name of `ACTIVATIONS`.
-      gated: Whether a further layer is activated in place of the first, and multiplies it (Shazeer 2020).
+      gated: Whether the activation is that of a third layer, which multiplies the first (Shazeer 2020).
       bias: Whether the layers have biases.
       hidden_dropout: Rate after the activation.
       dropout: Rate after the second layer.
@@ -52,7 +52,6 @@ class Mlp(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], *, train: bool) -> Float[Array, "B L D"]:
-        """Maps each token to a vector as wide."""
         dense = functools.partial(Dense, bias=self.bias, dtype=self.dtype)
         up = dense((self.hidden,), name="up")(x)
         hidden = ACTIVATIONS[self.activation](dense((self.hidden,), name="gate")(x) if self.gated else up)
@@ -63,13 +62,13 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, optional cross-attention and an MLP, with a residual and one or two norms for each of them.
+    """Attention, optional cross-attention and an MLP, each with a residual and one or two norms.
 
     Attributes:
       attention: The attention layer, unbound.
       mlp: The MLP, unbound, or None.
-      norm: `pre` (of a layer's inputs), `post` (of the sum with its outputs), or `sandwich` (of its inputs, and of its
-        outputs before the sum, as in Gemma 2).
+      norm: What is normed: a layer's inputs (`pre`), the sum of its inputs and outputs (`post`), or both its inputs and
+        its outputs, before the sum (`sandwich`, as in Gemma 2).
       epsilon: The norms' ε.
       dropout: Rate on the attention layers' outputs.
       dtype: Compute dtype.
@@ -98,7 +97,7 @@ class Block(nn.Module):
         source: Float[Array, "B S E"] | PreparedSource | None = None,
         source_mask: attention.Mask | None = None,
     ) -> Float[Array, "B L D"] | tuple[Float[Array, "B L D"], Cache]:
-        """Applies the layers; with a cache it also gives the cache for the next call.
+        """Applies the layers; with a cache it also returns the cache for the next call.
 
         Args:
           x: Hidden states of the tokens.
@@ -121,12 +120,12 @@ class Block(nn.Module):
         return x if cache is None else (x, cache)
 
     def _inputs(self, name: str, x: jax.Array) -> jax.Array:
-        """Gives the inputs of a layer, with their norm if they have one."""
+        """Norms the inputs of a layer where the block does."""
         bare = self.norm == "post" or (self.bare and name == "attention")
         return x if bare else self._norm(name)(x)
 
     def _sum(self, name: str, x: jax.Array, out: jax.Array) -> jax.Array:
-        """Adds what a layer gives to what came in, with the norm of one or the other if there is one."""
+        """Adds a layer's outputs to its inputs, and norms the sum or the outputs where the block does."""
         if self.norm == "post":
             return self._norm(name)(x + out)
         return x + (self._norm(f"{name}_out")(out) if self.norm == "sandwich" else out)
@@ -135,7 +134,7 @@ class Block(nn.Module):
         return NORM_TYPES[self.norm_type](self.epsilon, dtype=self.dtype, name=f"norm_{name}")
 
     def numbered(self, layer: Int[Array, ""]) -> "Block":
-        """Copies the block for another place among the model's blocks."""
+        """Copies the block for another number among the model's blocks."""
         at = {name: getattr(self, name) for name in ("attention", "cross") if getattr(self, name) is not None}
         return self.clone(**{name: attend.clone(layer=layer) for name, attend in at.items()})
 

@@ -1,8 +1,8 @@
 """The memory of layers and models while they decode: prepared keys, values, or a running state.
 
 `MultiHeadAttention.init_cache` makes a `Cache` for self-attention, whose arrays of `max_length` slots fill from the
-left. `MultiHeadAttention.prepare` makes a `PreparedSource` for cross-attention, which tokens do not change. Nothing is
-stored twice: there are no values if they are the keys, and no keys if the score reads none.
+left. `MultiHeadAttention.prepare` makes a `PreparedSource` for cross-attention, which stays as it is. Nothing is stored
+twice: values that are the keys are left out, and so are keys that the score does not read.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from attention.errors import UsageError
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """One layer's memory of the preceding tokens.
+    """One layer's memory of the preceding tokens. What a mechanism does not need is None.
 
     Attributes:
       length: Number of tokens in it.
-      key: A tree of the prepared keys `(B, max_length, N, …)`, or None.
-      raw: Values before alignment if the mechanism aligns them and they are not the keys, or None.
-      value: Values, after alignment if the mechanism has one, or None if they are the keys.
+      key: A tree of the prepared keys `(B, max_length, N, …)`.
+      raw: Values before alignment, if the mechanism aligns them and they are not the keys.
+      value: Values, after alignment if the mechanism has one; None if they are the keys.
       state: The state of a recurrence, which has no keys and values.
-      latent: What keys and values are projected from, of a mechanism that has a latent, behind the turned key that all
-        heads share, if there is one; it has neither keys nor values then.
+      latent: What keys and values are projected from, which replaces both; it begins with the turned key that all
+        heads share, if there is one.
     """
 
     length: Int[Array, ""]
@@ -40,23 +40,19 @@ class Cache:
     state: Any = None
     latent: Float[Array, "*B L C"] | None = None
 
-    def before(self) -> Any:
+    def last_key(self) -> Any:
         """Takes the prepared key of the last token, `(B, 1, N, …)`; zeros before any token, None without keys."""
         last = jnp.maximum(self.length - 1, 0)
         return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1), self.key)
 
     def append(self, name: str, new: Any) -> tuple[Any, Cache]:
-        """Writes new tokens after the last, and gives all slots of one field and the cache that holds them.
+        """Writes new tokens after the last; returns all slots of the field, and the cache that holds them.
 
         Raises:
           UsageError: the tokens do not fit, if the length is known.
         """
         slots = jax.tree.map(lambda old, x: _written(old, x, self.length), getattr(self, name), new)
         return slots, dataclasses.replace(self, **{name: slots})
-
-    def advance(self, tokens: int) -> Cache:
-        """Adds new tokens to the length."""
-        return dataclasses.replace(self, length=self.length + tokens)
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["key", "value"], meta_fields=["width"])

@@ -1,4 +1,4 @@
-"""Dropout whose bits are the same in replicas."""
+"""Dropout that draws the same bits in every replica."""
 
 import flax.linen as nn
 from jaxtyping import Array, Float
@@ -17,5 +17,4 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*S"], *, train: bool) -> Float[Array, "*S"]:
-        """Sets numbers to zero in training."""
         return dropout(x, self.rate, seed_of(self.make_rng("dropout"))) if train and self.rate else x

@@ -12,17 +12,17 @@ from attention.forms import Tokens
 from attention.options import Options, as_mask
 from attention.parameters import Params
 from attention.score import Mixer
-from models.layers.attention_weights import keep_weights, weights_asked_of
+from models.layers.attention_weights import collect, is_collected
 from models.layers.cache import Cache, PreparedSource
-from models.layers.own_losses import keep_loss, loss_asked_of
+from models.layers.own_losses import COLLECTION, NAME
 from models.layers.pieces import AttentionPieces, Pieces
 
 
 class MultiHeadAttention(AttentionPieces):
     """Multi-head self- or cross-attention of any mechanism, for whole sequences or token by token.
 
-    `apply(..., mutable="attention")` also gives the attention weights `(B, N, T, S)` of every layer, and
-    `mutable="own_losses"` the loss `(B,)` of layers that have one of their own.
+    `apply(..., mutable="attention")` also returns the attention weights `(B, N, T, S)` of every layer, and
+    `mutable="own_losses"` the loss `(B,)` of each layer that has one of its own.
     """
 
     def __call__(
@@ -34,15 +34,15 @@ class MultiHeadAttention(AttentionPieces):
         train: bool = False,
         cache: Cache | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Cache]:
-        """Attends from `x` to `source`, or to itself, or with a cache to all preceding tokens and itself.
+        """Attends from `x` to `source`, to itself, or with a cache to all preceding tokens and itself.
 
         Args:
           x: Inputs of the queries.
           source: Inputs of the keys and values, or the result of `prepare`; `x` by default.
-          mask: Which query may attend to which key, as a `Mask` or a boolean array. With a cache its keys are the slots
-            of the cache, and it is causal.
+          mask: Which query may attend to which key, as a `Mask` or a boolean array. With a cache it is causal, and its
+            keys are the cache's slots.
           train: Whether attention weights are dropped.
-          cache: The cache from `init_cache` or from the previous call; then the result has the one for the next call.
+          cache: The cache from `init_cache` or from the previous call; the result then includes that for the next call.
 
         Raises:
           UsageError: the heads do not divide the width, a fixed length is exceeded, or the mechanism does not support
@@ -50,8 +50,9 @@ class MultiHeadAttention(AttentionPieces):
         """
         self.check(x.shape[-1], source, cache)
         mask = self._within_window(as_mask(mask))
-        if source is None:
-            x = _without_padding(x, mask if cache is None else _from(mask, cache.length))
+        if source is None and mask.key_lengths is not None:  # padding gives no queries either
+            real = mask.real_keys(x.shape[1], 0 if cache is None else cache.length)
+            x = jnp.where(real[..., None], x, jnp.zeros((), x.dtype))
         if cache is not None:
             mask = dataclasses.replace(mask, causal=True, query_offset=cache.length)
         prepared = isinstance(source, PreparedSource)
@@ -68,7 +69,7 @@ class MultiHeadAttention(AttentionPieces):
                 key, value = self._of_source(pieces, source, mask, x.shape[1])
             heads = self._attend(self.mechanism.score, pieces.score, query, key, value, mask, train)
         out = pieces.out(pieces.gate(heads, x))
-        return out if cache is None else (out, cache.advance(x.shape[1]))
+        return out if cache is None else (out, dataclasses.replace(cache, length=cache.length + x.shape[1]))
 
     def prepare(
         self, source: Float[Array, "B S E"], width: int, lengths: Int[Array, "B"] | None = None
@@ -78,10 +79,10 @@ class MultiHeadAttention(AttentionPieces):
         Args:
           source: Inputs of the keys and values.
           width: D, the width of the queries' inputs.
-          lengths: Number of real tokens in each source; by default all.
+          lengths: Number of real tokens in each source; all by default.
 
         Raises:
-          UsageError: a call with this source would raise it.
+          UsageError: see `__call__`.
         """
         self.check(width, source, None)
         pieces = self.pieces(width, source.shape[-1])
@@ -89,33 +90,40 @@ class MultiHeadAttention(AttentionPieces):
         return PreparedSource(key, None if value is key else value, source.shape[-1])
 
     def init_cache(self, batch: int, max_length: int, width: int) -> Cache:
-        """Makes an empty cache of `max_length` tokens for inputs `(batch, …, width)`, without parameters.
+        """Makes an empty cache for inputs `(batch, …, width)`; it needs no parameters.
 
         Args:
           batch: B.
-          max_length: The most tokens that it will hold, with the prompt. Inside `jax.jit` an overflow cannot raise.
+          max_length: Most tokens that it will hold, including the prompt. Inside `jax.jit` an overflow cannot raise.
           width: D.
 
         Raises:
           UsageError: the heads do not divide the width.
         """
-        score, tied = self.mechanism.score, self.values_are_keys()
-        sizes = self.sizes(width)
-        slots = lambda *shape: jax.ShapeDtypeStruct((batch, max_length, *shape), self.dtype)  # noqa: E731
-        value, length, align = slots(self.groups(), sizes.head), jnp.zeros((), jnp.int32), self.mechanism.align
+        mechanism, sizes, length = self.mechanism, self.sizes(width), jnp.zeros((), jnp.int32)
+        score, aligned, tied = mechanism.score, mechanism.align is not None, self.values_are_keys()
         state = score.start(sizes, (batch,), self.dtype)
+
+        def slots(*shape: int) -> jax.Array:
+            return jnp.zeros((batch, max_length, *shape), self.dtype)
+
+        def values() -> jax.Array:
+            return slots(self.groups(), sizes.head)
+
+        def keys() -> Any:
+            params = {name: jnp.zeros(p.shape) for name, p in score.arrays(sizes).items()}
+            projected = values() if score.traits.reads_key else None
+            return score.prepare_key(params, projected, self._tokens(0, slots(width)))
+
         if state is not None:
-            return Cache(length, raw=None if align is None else _zeros(value), state=state)
-        if self.mechanism.latent:
-            return Cache(length, latent=_zeros(slots(self.mechanism.rotary + self.mechanism.latent)))
-        params = {n: jax.ShapeDtypeStruct(p.shape, jnp.float32) for n, p in score.arrays(sizes).items()}
-        prepare = lambda params, key, source: score.prepare_key(params, key, self._tokens(0, source))  # noqa: E731
-        key = jax.eval_shape(prepare, params, value if score.traits.reads_key else None, slots(width))
+            return Cache(length, raw=values() if aligned else None, state=state)
+        if mechanism.latent:
+            return Cache(length, latent=slots(mechanism.rotary + mechanism.latent))
         return Cache(
             length,
-            key=_zeros(key),
-            raw=None if align is None or tied else _zeros(value),
-            value=None if align is None and tied else _zeros(value),
+            key=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(keys)),
+            raw=values() if aligned and not tied else None,
+            value=values() if aligned or not tied else None,
         )
 
     def _tokens(self, first: int | jax.Array, source: jax.Array, before: Any = None) -> Tokens:
@@ -148,7 +156,7 @@ class MultiHeadAttention(AttentionPieces):
     def _attend_cached(
         self, pieces: Pieces, query: Any, cache: Cache, source: jax.Array, mask: attention.Mask, train: bool
     ) -> tuple[jax.Array, Cache]:
-        """Computes the heads of the tokens after those in a cache, and the cache with these tokens."""
+        """Computes the heads of the tokens after those in a cache, and adds these tokens to the cache."""
         score = self.mechanism.score
         if cache.latent is None:
             key, value, cache = self._remember(pieces, cache, source, mask)
@@ -189,7 +197,7 @@ class MultiHeadAttention(AttentionPieces):
         """Computes keys and values of all slots (for a recurrence, of the new tokens) and the cache with them."""
         tokens, tied = source.shape[1], self.values_are_keys()
         recurrent, aligned = cache.state is not None, self.mechanism.align is not None
-        at = self._tokens(cache.length, source, cache.before())
+        at = self._tokens(cache.length, source, cache.last_key())
         key, value = self._keys_and_values(pieces, pieces.latent(source, cache.length), at)
         if not recurrent:
             key, cache = cache.append("key", key)
@@ -205,34 +213,22 @@ class MultiHeadAttention(AttentionPieces):
     def _attend(
         self, score: Mixer, params: Params, query: Any, key: Any, value: Any, mask: attention.Mask, train: bool
     ) -> jax.Array:
-        returns_weights = weights_asked_of(self)
         rate = self.dropout if train else 0.0
-        drawn = rate > 0 or (train and score.weighing.random)
-        key_of_dropout = self.make_rng("dropout") if drawn else None
-        place = {"layer": self.layer, "depth": self.depth}
-        options = Options(mask, None, rate, key_of_dropout, returns_weights, self.implementation, **place)
-        if score.traits.own_loss and loss_asked_of(self):
-            keep_loss(self, score.own_loss(params, query, key, options))
+        draws = rate > 0 or (train and score.weighing.random)
+        options = Options(
+            mask,
+            dropout_rate=rate,
+            dropout_key=self.make_rng("dropout") if draws else None,
+            return_weights=is_collected(self, "attention"),
+            implementation=self.implementation,
+            layer=self.layer,
+            depth=self.depth,
+        )
+        if score.traits.own_loss and is_collected(self, COLLECTION):
+            collect(self, COLLECTION, NAME, score.own_loss(params, query, key, options))
         out = score.attend(params, query, key, value, options)
-        if not returns_weights:
+        if not options.return_weights:
             return out
         out, weights = out
-        keep_weights(self, weights)
+        collect(self, "attention", "weights", weights)
         return out
-
-
-def _without_padding(x: jax.Array, mask: attention.Mask) -> jax.Array:
-    """Sets the inputs of a self-attention to zeros at padding, which then gives no queries either."""
-    if mask.key_lengths is None:
-        return x
-    return jnp.where(mask.real_keys(x.shape[1])[..., None], x, jnp.zeros((), x.dtype))
-
-
-def _from(mask: attention.Mask, first: jax.Array) -> attention.Mask:
-    """Shifts a mask so that the token at `first` is at position 0."""
-    lengths = None if mask.key_lengths is None else mask.key_lengths - first
-    return dataclasses.replace(mask, query_offset=0, key_lengths=lengths)
-
-
-def _zeros(like: Any) -> Any:
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)

@@ -1,4 +1,4 @@
-"""Norms of hidden states, by the names that configs give them."""
+"""Norms of hidden states, by their names in configs."""
 
 import functools
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class RmsNorm(nn.Module):
     Attributes:
       epsilon: ε.
       dtype: The dtype of the result.
-      offset: Added to the learned weights, which then start at 1 − offset: 1 in Gemma.
+      offset: Number added to the learned weights, which start at 1 − offset; it is 1 in Gemma.
     """
 
     epsilon: float
@@ -26,7 +26,6 @@ class RmsNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-        """Normalises the last axis."""
         scale = self.param("scale", nn.initializers.constant(1.0 - self.offset), (x.shape[-1],))
         wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         scale = (self.offset + scale).reshape((1,) * (x.ndim - 1) + (-1,))

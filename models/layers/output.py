@@ -1,4 +1,4 @@
-"""The output of models of tokens: hidden states and a kernel, from which the large array of logits is computed."""
+"""The output of models of text: hidden states and a kernel, from which the large array of logits is computed."""
 
 import dataclasses
 import functools
@@ -40,7 +40,7 @@ class Output:
     def _products(self, kernel: jax.Array) -> jax.Array:
         x = self.hidden
         if self.transposed and x.shape[:2] == (1, 1):
-            # As a product of matrix and vector: else XLA on a CPU transposes the embeddings for every decoded token.
+            # Matrix times vector: in the other order XLA on a CPU transposes the embeddings for every decoded token.
             return (kernel @ x[0, 0])[None, None]
         rows = as_rows(x) @ (kernel.T if self.transposed else kernel)
         return rows.reshape(*x.shape[:2], -1)

@@ -1,4 +1,4 @@
-"""What an attention layer is made of: its attributes, their checks, and its parameters by their names."""
+"""The attributes of an attention layer, their checks, and its parameters."""
 
 import dataclasses
 import functools
@@ -23,16 +23,16 @@ from models.layers.norms import RmsNorm
 from models.layers.projections import MLPS, Dense, MlpProjection
 from models.mechanisms import Mechanism, resolve
 
-LATENT_EPSILON = 1e-6  # of the norms of DeepSeek-V2's latents
+LATENT_EPSILON = 1e-6  # ε of the norms of latents, as in DeepSeek-V2
 
 
 class Pieces(NamedTuple):
     """The pieces of an attention layer: its projections, and the arrays of its score and alignment.
 
-    `latent` gives what keys and values are projected from, given the position of the first token; without a latent
-    that is the source. Its first numbers are the turned key that all heads share, if there is one. `align` takes
-    values, a mask and rows, as `attention.align_values`; without an alignment it returns the values. `gate` takes the
-    outputs of the heads and the inputs of the queries.
+    `latent` takes the source and its first token's position, and returns what keys and values are projected from: the
+    source itself if there is no latent. It begins with the turned key that all heads share, if there is one. `align`
+    takes values, a mask and rows, as `attention.align_values`; without an alignment it returns the values. `gate` takes
+    the heads' outputs and the queries' inputs.
     """
 
     score: Params
@@ -46,20 +46,20 @@ class Pieces(NamedTuple):
 
 
 class AttentionPieces(nn.Module):
-    """Base of `MultiHeadAttention`: what it is given, and the parameters it has.
+    """Base of `MultiHeadAttention` with its attributes and parameters.
 
     Attributes:
       mechanism: The attention mechanism, a score or recurrence, or a string that names one, such as `neural(dim=2)`.
       heads: N, the number of heads.
-      length: ℓ, the longest sequence for which a mechanism of fixed length is built; others need none.
-      implementation: The implementation of the scores, see `attention.dot_product_attention`.
+      length: ℓ, the longest sequence, for mechanisms whose parameters have a fixed length; others need none.
+      implementation: How attention is computed, see `attention.dot_product_attention`.
       dropout: Rate on the attention weights.
       bias: Whether linear projections have biases.
       epsilon: ε of the LayerNorm in MLP projections.
-      rotary: The positions that projected queries and keys are turned by, or None; for self-attention only.
+      rotary: Rotary positions of queries and keys, or None; for self-attention only.
       dtype: Compute dtype.
       head: H, the width of a head; 0 is D/N.
-      layer: The number of its block, from 0 on; blocks that differ only in it can be scanned.
+      layer: The number of its block, counted from 0; blocks that differ only in it can be scanned.
       depth: The number of blocks.
     """
 
@@ -86,9 +86,9 @@ class AttentionPieces(nn.Module):
         check_implementation(self.implementation, mechanism.score.implementations, mechanism.name)
         arrays = mechanism.score.arrays(self.sizes(width)).values()
         if not self.length and (mechanism.align is not None or any(0 in array.shape for array in arrays)):
-            raise UsageError(f"{mechanism.name} is built for a fixed length; give the layer the most tokens as length.")
+            raise UsageError(f"{mechanism.name} is built for a fixed length; give its longest sequence as length.")
         if self.rotary and "none" in (mechanism.query, mechanism.key):
-            raise UsageError(f"{mechanism.name} has no queries and keys to rotate; choose other positions than rotary.")
+            raise UsageError(f"{mechanism.name} has no queries and keys to rotate; choose positions other than rotary.")
         if self.rotary and mechanism.value == "tied":
             raise UsageError(
                 f"The values of {mechanism.name} are its keys, which rotary positions would turn; choose others."
@@ -130,17 +130,17 @@ class AttentionPieces(nn.Module):
         return width // self.heads
 
     def sizes(self, width: int, source_width: int = 0) -> Sizes:
-        """Collects the sizes of the score, whose heads include the part that alone is rotated, if there is one."""
+        """Collects the score's sizes; its heads include the rotated part beside a latent, if there is one."""
         head = self.head_width(width) + self.mechanism.rotary
         return Sizes(source_width or width, self.heads, head, self.length)
 
     @property
     def key_rotary(self) -> Rotary | None:
-        """The rotary positions of keys; a key that all heads share has been turned already."""
+        """The rotary positions of keys; None if all heads share a key, which is turned already."""
         return None if self.mechanism.rotary else self.rotary
 
     def query_rotary(self, width: int) -> Rotary | None:
-        """Chooses the rotary positions of queries; a part beside a latent has the defaults if none are given."""
+        """Chooses the rotary positions of queries; a part beside a latent has default ones if none are given."""
         part = self.mechanism.rotary
         if not part:
             return self.rotary
@@ -150,15 +150,13 @@ class AttentionPieces(nn.Module):
     def absorbs(self, tokens: int, width: int) -> bool:
         """Tells whether new tokens read a cache of latents as it is, without keys and values of each head.
 
-        That is for products alone: scores that are dot products, and linear projections without biases. For more tokens
-        than a head is wide, projecting all slots to heads takes fewer operations.
+        That needs plain products: dot products of keys that do not turn, projected without biases. For more tokens than
+        a head is wide, projecting all slots to heads takes fewer operations.
         """
         mechanism = self.mechanism
         products = isinstance(mechanism.score, DotProduct) and mechanism.score.traits.keeps_keys
-        linear = mechanism.key == mechanism.value == "linear" and not self.bias
-        still = self.key_rotary is None  # else the keys of each head turn
-        few = tokens <= self.head_width(width)
-        return products and linear and still and few and self.implementation != "cudnn"
+        linear = mechanism.key == mechanism.value == "linear" and not self.bias and self.key_rotary is None
+        return products and linear and tokens <= self.head_width(width) and self.implementation != "cudnn"
 
     def groups(self) -> int:
         """Finds K, the number of key and value heads."""
@@ -169,7 +167,7 @@ class AttentionPieces(nn.Module):
 
     @nn.compact
     def pieces(self, width: int, source_width: int) -> Pieces:
-        """Makes projections and arrays for queries' and keys' inputs of these widths."""
+        """Makes the pieces for inputs of queries and of keys that are this wide."""
         mechanism = self.mechanism
         score = self._score_parameters(self.sizes(width, source_width))
         query = self._query(width)
@@ -192,11 +190,15 @@ class AttentionPieces(nn.Module):
         if not part:
             return lambda source, first: down(source)
         shared, rotary = Dense((1, part), bias=self.bias, dtype=self.dtype, name="rotary_key"), self.rotary or Rotary()
-        turned = lambda source, first: rotary.turn(shared(source), first)[..., 0, :]  # noqa: E731
-        return lambda source, first: jnp.concatenate([turned(source, first), down(source)], axis=-1)
+
+        def key_and_latent(source: jax.Array, first: int | jax.Array) -> jax.Array:
+            turned = rotary.turn(shared(source), first)[..., 0, :]
+            return jnp.concatenate([turned, down(source)], axis=-1)
+
+        return key_and_latent
 
     def _narrow(self, name: str, width: int) -> Callable[[jax.Array], jax.Array]:
-        """Makes a projection to a latent, with its norm if latents have one."""
+        """Makes a projection to a latent, with the norm if the mechanism has one."""
         down = Dense((width,), bias=self.bias, dtype=self.dtype, name=name)
         if not self.mechanism.latent_norm:
             return down
@@ -231,7 +233,7 @@ class AttentionPieces(nn.Module):
         return functools.partial(attention.align_values, kernel=kernel, bias=bias)
 
     def _projection(self, piece: str, width: int) -> Callable[[jax.Array], Any]:
-        """Makes a projection to heads of that total width, or for `out` from heads to that width."""
+        """Makes a projection to heads, which together are as wide as stated, or for `out` from heads to that width."""
         mechanism, head = self.mechanism, self.head_width(width)
         kind = getattr(mechanism, piece)
         if kind == "none" and piece == "key":

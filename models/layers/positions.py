@@ -1,4 +1,4 @@
-"""Position encodings that are added to embeddings, and the names of those that turn queries and keys."""
+"""Position encodings: those added to embeddings, and the spec strings of rotary ones."""
 
 import math
 
@@ -12,22 +12,22 @@ from attention.errors import UsageError, unknown
 from attention.scores.rotary import Rotary
 
 ADDED = ("learned", "sinusoidal", "none")
-HALVES = "sinusoidal_halves"  # the order of Marian's published weights
+HALVES = "sinusoidal_halves"  # all sines before all cosines, as in Marian's weights
 ANY = (
-    "How tokens know where they are: `learned`, `sinusoidal`, `none`, or `rotary`, with the options of "
-    "`attention.scores.rotary.Rotary`; `rotary(base=500000.0)|none` gives one to each layer, the last repeating."
+    "Position encoding: `learned`, `sinusoidal`, `none`, or `rotary` with the options of "
+    "`attention.scores.rotary.Rotary`. `rotary(base=500000.0)|none` gives one to each layer; the last repeats."
 )
-BASE = 10_000.0  # in Vaswani et al. and in Su et al.
+BASE = 10_000.0  # as in Vaswani et al. 2017
 
 
 def sinusoids(length: int, width: int, first: int | jax.Array = 0) -> Float[Array, "L D"]:
-    """Computes sin and cos of position / 10000^(2i/D) alternately, from `first` on (Vaswani et al. 2017, §3.5)."""
+    """Alternates sin and cos of position / 10000^(2i/D), from position `first` on (Vaswani et al. 2017, §3.5)."""
     angles = _angles(length, width, first)
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(length, -1)[:, :width]
 
 
 def sinusoids_in_halves(length: int, width: int, first: int | jax.Array = 0) -> Float[Array, "L D"]:
-    """Puts all sines of `sinusoids` before all cosines, as in Marian and its weights."""
+    """Puts all sines of `sinusoids` before all cosines, as in Marian's weights."""
     angles = _angles(length, width, first)
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)[:, :width]
 
@@ -38,9 +38,9 @@ def _angles(length: int, width: int, first: int | jax.Array) -> Float[Array, "L 
 
 
 def after_padding(tokens: Int[Array, "B L"], padding: int) -> Int[Array, "B L"]:
-    """Numbers real tokens from padding + 1 on, wherever padding is; the position of padding is its id `padding`.
+    """Numbers real tokens from padding + 1 on, and gives padding, wherever it stands, its own id `padding`.
 
-    This is Fairseq's `make_positions`, with which RoBERTa's published weights were trained.
+    This is Fairseq's `make_positions`, with which RoBERTa was trained.
     """
     real = (tokens != padding).astype(jnp.int32)
     return padding + jnp.cumsum(real, axis=1) * real
@@ -50,11 +50,10 @@ WAVES = {"sinusoidal": sinusoids, HALVES: sinusoids_in_halves}
 
 
 def rotary_layers(text: str, depth: int) -> tuple[Rotary | None, ...]:
-    """Reads the rotary positions of each layer, None for those without.
+    """Reads the rotary positions of each layer; None where there are none.
 
     Args:
-      text: Positions that are added to embeddings; or for each layer `rotary` with options or `none`, joined by `|`,
-        the last of which repeats.
+      text: A position encoding that is added to embeddings, or a spec string of `rotary` and `none`.
       depth: Number of layers.
 
     Raises:
@@ -74,17 +73,17 @@ def _rotary(item: specs.SpecItem) -> Rotary | None:
 
 
 def check_learned(tokens: int, length: int) -> None:
-    """Raises UsageError unless positions were learned for so many tokens."""
+    """Raises UsageError where a sequence has more tokens than there are learned positions."""
     if tokens > length:
         raise UsageError(f"Positions were learned for {length} tokens, but this sequence has {tokens}.")
 
 
 class Positions(nn.Module):
-    """Adds a position encoding.
+    """Adds a position encoding to embeddings.
 
     Attributes:
-      kind: A name of `ADDED`, `sinusoidal_halves`, or rotary positions, which attention layers apply.
-      length: The number of positions in a learned table.
+      kind: A name of `ADDED`, or `sinusoidal_halves`; rotary positions add nothing here.
+      length: Number of positions in a learned table.
     """
 
     kind: str
@@ -92,11 +91,7 @@ class Positions(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L D"], first: int | jax.Array = 0) -> Float[Array, "B L D"]:
-        """Adds the encoding; the first token is at the position `first`.
-
-        Raises:
-          UsageError: there are more tokens than positions in the learned table.
-        """
+        """Adds the encoding to tokens from position `first` on; see `check_learned`."""
         tokens, width = x.shape[-2:]
         if self.kind in WAVES:
             return x + WAVES[self.kind](tokens, width, first)[None].astype(x.dtype)

@@ -1,4 +1,4 @@
-"""Projections: dense layers to heads and from them, the MLPs that can replace them, and embeddings."""
+"""Dense layers to heads and from them, the MLPs that can replace these, and embeddings."""
 
 import math
 
@@ -16,11 +16,11 @@ from models.layers.output import Output
 class Dense(nn.Module):
     """A dense layer whose outputs or inputs may span several axes, such as heads and head width.
 
-    It multiplies matrices of two axes. With three, XLA on a CPU transposes a copy of the inputs for the backward pass.
+    It multiplies matrices with two axes: with three, XLA on a CPU transposes a copy of the inputs in the backward pass.
 
     Attributes:
       outputs: Sizes of the output axes.
-      inputs: How many of the last axes are inputs.
+      inputs: Number of input axes, the last ones.
       bias: Whether there is a bias.
       gain: Factor of the initial kernel.
       dtype: Compute dtype; the parameters are float32.
@@ -43,7 +43,7 @@ class Dense(nn.Module):
         return rows.reshape(*lead, *self.outputs)
 
     def output(self, x: Float[Array, "B T D"]) -> Output:
-        """Prepares the product, which an `Output` computes later."""
+        """Prepares the projection for an `Output`, which computes it later."""
         kernel, bias = self.parameters(x.shape[-1:])
         return Output(x.astype(self.dtype), kernel, None if bias is None else bias.astype(self.dtype))
 
@@ -58,13 +58,13 @@ class Dense(nn.Module):
 
 
 class MlpProjection(nn.Module):
-    """W2 σ(LayerNorm(W1 x + b1)) + b2 with 2D hidden units (Zhang §3.2), which replaces a linear projection.
+    """W2 σ(LayerNorm(W1 x + b1)) + b2 with 2D hidden units (Zhang §3.2) in place of a linear projection.
 
     Attributes:
       outputs: Sizes of the output axes.
-      inputs: How many of the last axes are inputs.
-      norm: Whether there is the LayerNorm.
-      relu: Whether σ is ReLU; without it, as in the paper's ablation DLP, σ is the identity.
+      inputs: Number of input axes, the last ones.
+      norm: Whether there is a LayerNorm.
+      relu: Whether σ is ReLU; else it is the identity, as in the paper's ablation DLP.
       epsilon: LayerNorm's ε.
       gain: Factor of the initial W2.
       dtype: Compute dtype.

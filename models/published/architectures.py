@@ -1,4 +1,4 @@
-"""Kinds of published models as tables from our names of fields and arrays to theirs."""
+"""Published architectures as tables from our names of fields and arrays to theirs."""
 
 import dataclasses
 import re
@@ -10,11 +10,11 @@ import numpy as np
 from models.transformer import TransformerConfig
 
 Table = Mapping[str, str]
-Fields = Mapping[str, Any]  # of `config.json`
+Fields = Mapping[str, Any]  # those of `config.json`
 Arrays = dict[str, np.ndarray]
 # From their names to ours.
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "swish", "tanh": "tanh"}
-# From our names to theirs; those of sizes and dropouts are of most kinds.
+# From our names to theirs; most architectures have these sizes and dropouts.
 ACTIVATION_NAMES = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
 LEAVES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "table": "weight", "bias": "bias"}
 SIZES = {
@@ -33,11 +33,11 @@ SIDES = ("query", "key", "value")
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """A kind of published model that can be loaded and exported.
+    """A published architecture that can be loaded and exported. "Their" fields are those of `config.json`.
 
     Attributes:
       title: Its name in sentences.
-      model_type: The type in `config.json`, which has all fields called theirs.
+      model_type: Its type in `config.json`.
       transformers: The class of `transformers` that loads an export.
       config: The config class of our model.
       fields: Our fields and theirs, for everything that affects what the model computes.
@@ -46,27 +46,27 @@ class Architecture:
       standard: Their optional fields, with the only values that can be loaded.
       same: Their optional fields that must equal another of their fields.
       special: Their fields for special tokens, by the names of `train.data.tokenisers.Tokeniser.special`.
-      modules: Our modules and theirs, and those of our parameters that are in no module of theirs; '' for none.
-      blocks: Our stacks of blocks, `block` of `block_0` and so on, and theirs.
+      modules: Our modules and theirs, and our parameters that are in no module of theirs; '' where they have none.
+      blocks: Our stacks of blocks, such as `block` for `block_0`, and theirs.
       block_modules: Modules and parameters within a block.
       body: The prefix of array names in a checkpoint with a head.
-      head: The prefix of the head's arrays, which a checkpoint may lack.
+      head: The prefix or prefixes of the head's arrays, which a checkpoint may lack.
       tied: Arrays that may be saved as copies of others, and those others.
       sinusoids: Tables of `sinusoidal_halves` that may be saved but are no parameters.
-      unused_positions: Given our fields, returns the rows of the table of positions before that of the first token.
+      unused_positions: Given our fields, counts the rows of the position table before the first token's.
       generation: Given the special tokens and the longest sequence, returns `generation_config.json`; or None.
       vocabulary: Their field for the number of tokens or classes.
       length: Their field for the number of positions.
-      complete: Given their fields, returns them with what files say in other words or leave out.
+      complete: Given their fields, adds those that files omit or express differently.
       finish: Undoes `complete`, given also the shapes of our parameters by path.
-      read: Given their fields, returns those of ours that several of theirs decide.
-      write: Given our config, returns those of theirs that `read` reads.
-      unpack: Given a checkpoint's arrays and their fields, returns them with kernels as (outputs, inputs), one for each
-        of our parameters but for what `joined` says.
+      read: Given their fields, returns ours that depend on several of theirs.
+      write: Given our config, returns the fields that `read` reads.
+      unpack: Given a checkpoint's arrays and their fields, returns kernels as (outputs, inputs), with one array for
+        each of our parameters, unless `joined` says otherwise.
       pack: Undoes `unpack`.
-      joined: What arrays are called that hold several of ours, of one size, one below the other; and what ours are.
+      joined: Parts of the names of arrays that stack several of ours, equal in size; and the parts of our names.
       absent: Parameters of our blocks that such models lack, and the value that all their numbers must have.
-      new_head: Whether the head starts fresh where there are other classes.
+      new_head: Whether the head starts fresh if the number of classes differs.
     """
 
     title: str
@@ -79,7 +79,7 @@ class Architecture:
     blocks: Table
     block_modules: Table
     body: str
-    head: str
+    head: str | tuple[str, ...]
     dropouts: Table = dataclasses.field(default_factory=dict)
     standard: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     tied: Table = dataclasses.field(default_factory=dict)
@@ -101,7 +101,7 @@ class Architecture:
     new_head: bool = False
 
     def array(self, path: str) -> str:
-        """Names one of our parameters as the checkpoint does; '' if such models do not have it."""
+        """Finds the checkpoint's name of one of our parameters; '' if such models do not have it."""
         modules, prefix = self.modules, ""
         block = re.fullmatch(r"(\w+?)_(\d+)/(.+)", path)
         if block and block[1] in self.blocks:
@@ -114,7 +114,7 @@ class Architecture:
         return f"{prefix}{modules[module]}.{LEAVES[leaf]}" if module in modules else ""
 
     def cut(self, arrays: Arrays, theirs: Fields) -> Arrays:
-        """Cuts a checkpoint's arrays into one for each of our parameters, given its fields."""
+        """Cuts a checkpoint's arrays, given its fields, into one for each of our parameters."""
         apart = dict(self.unpack(arrays, theirs))
         for whole, parts in self.joined.items():
             for name in [name for name in apart if whole in name]:

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019) as `transformers` has them."""
+"""BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019) as in `transformers`."""
 
 import re
 from typing import Any
@@ -19,7 +19,7 @@ def _encoder(
     standard: dict[str, Any],
     **more: Any,
 ) -> Architecture:
-    """Describes BERT or RoBERTa; `head` holds their names for the head, its dense layer and its norm."""
+    """Describes BERT or RoBERTa; `head` has their names of the head, its dense layer and its norm."""
     whole, dense, norm = head
     return Architecture(
         title=title,
@@ -64,8 +64,8 @@ def _encoder(
     )
 
 
-def _of_tensorflow(arrays: Arrays, theirs: Fields) -> Arrays:
-    """Renames the norms' arrays, which the first published files call gamma and beta."""
+def _rename_norms(arrays: Arrays, theirs: Fields) -> Arrays:
+    """Renames the norms' arrays, which are gamma and beta in the first published files."""
     names = {".gamma": ".weight", ".beta": ".bias"}
     return {re.sub(r"\.(gamma|beta)$", lambda old: names[old[0]], name): array for name, array in arrays.items()}
 
@@ -85,6 +85,6 @@ BERT = _encoder(
     "BertForMaskedLM",
     ("cls.predictions", "transform.dense", "transform.LayerNorm"),
     False,
-    {"hidden_act": "gelu"},  # it is the head's too
-    unpack=_of_tensorflow,
+    {"hidden_act": "gelu"},  # it applies to the head too
+    unpack=_rename_norms,
 )

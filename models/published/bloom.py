@@ -1,4 +1,4 @@
-"""BLOOM (2211.05100) as `transformers` has it: ALiBi, and a norm of the embeddings."""
+"""BLOOM (arXiv:2211.05100) as in `transformers`, with ALiBi and a norm of the embeddings."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ OTHER_NAMES = {"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", 
 
 
 def complete(theirs: Fields) -> dict[str, Any]:
-    """Renames their fields as today's files do, and adds the length of training."""
+    """Renames fields of older files, and adds the length in training."""
     renamed = {name: theirs[old] for name, old in OTHER_NAMES.items() if name not in theirs and old in theirs}
     return {"seq_length": 2048, **theirs, **renamed}
 
 
 def unpack(arrays: Arrays, theirs: Fields) -> Arrays:
-    """Puts the queries of all heads before all keys and values, of which files have those of a head together."""
+    """Puts the queries of all heads before all keys and values; files have those of each head together."""
     sizes = theirs["n_head"], len(SIDES), -1
     return {name: swapped(array, *sizes) if FUSED in name else array for name, array in arrays.items()}
 

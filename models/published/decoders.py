@@ -1,6 +1,6 @@
-"""Language models of decoder blocks as `transformers` has them: Llama, Mistral, Qwen and Gemma.
+"""Decoders as in `transformers`: Llama, Mistral, Qwen and Gemma.
 
-Their `config.json` says in many fields what ours says in spec strings: `read` and `write` translate.
+Their `config.json` has many fields for what our config says in spec strings; `read` and `write` translate.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from models.gpt import GPTConfig
 from models.mechanisms import Mechanism
 from models.published.architectures import ACTIVATION_NAMES, SIZES, Architecture, Fields, Table
 
-# The names of the options of rotary scalings, ours and theirs.
+# Our names of the options of rotary scalings, and theirs.
 SCALINGS: dict[str, Table] = {
     "linear": {"factor": "factor"},
     "yarn": {
@@ -31,14 +31,14 @@ SCALINGS: dict[str, Table] = {
         "high": "high_freq_factor",
     },
 }
-OPTIONAL = ("beta_fast", "beta_slow")  # of YaRN
-YARN = ("attention_factor", "mscale", "mscale_all_dim")  # and what they say of YaRN's magnitude
-# Their fields that only some families heed.
+OPTIONAL = ("beta_fast", "beta_slow")  # YaRN's
+YARN = ("attention_factor", "mscale", "mscale_all_dim")  # which decide YaRN's magnitude
+# Their fields that only some families read.
 BIASES = ("attention_bias", "mlp_bias")
 WINDOWS = ("sliding_window", "layer_types", "use_sliding_window", "max_window_layers", "sliding_window_pattern")
 CAPS = ("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar")
-ROPES = ("rope_local_base_freq",)  # and rotary positions by kind of layer
-TYPES = {  # of the fields that `read` reads
+ROPES = ("rope_local_base_freq",)  # such a family also has rotary positions by kind of layer
+TYPES = {  # types of the fields that `read` reads
     **dict.fromkeys(("head_dim", "num_key_value_heads", "sliding_window", "sliding_window_pattern"), int),
     **dict.fromkeys(("max_window_layers", "first_k_dense_replace", "kv_lora_rank", "q_lora_rank"), int),
     **dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), int),
@@ -47,20 +47,20 @@ TYPES = {  # of the fields that `read` reads
     **dict.fromkeys(("rope_parameters", "rope_scaling"), dict),
     "layer_types": list,
 }
-QK_EPSILON = 1e-6  # of our norms of queries and keys
+QK_EPSILON = 1e-6  # ε of our norms of queries and keys
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """What `transformers` reads of the `config.json` of one kind of decoders.
+    """What `transformers` reads from the `config.json` of one family of decoders.
 
     Attributes:
-      heeded: Those of `BIASES`, `WINDOWS`, `CAPS` and `ROPES` that it has.
+      heeded: The fields among `BIASES`, `WINDOWS`, `CAPS` and `ROPES` that it reads.
       qk_norm: The norm of its queries and keys.
       activation: Its field for the MLPs' activation.
-      defaults: What files may leave out.
-      renamed: Activations that are others than their files say.
+      defaults: Values of fields that files may omit.
+      renamed: Activations by the wrong names that files have for them.
     """
 
     heeded: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Family:
 
 
 def spec(name: str, options: Fields) -> str:
-    """Writes a spec string, without options that are off."""
+    """Writes a spec string without the options that are off."""
     return str(SpecItem(name, {option: value for option, value in options.items() if value}))
 
 
@@ -80,7 +80,7 @@ def _is_size(value: object) -> bool:
 
 
 def rotary_spec(rope: Fields) -> str:
-    """Reads rotary positions as a spec."""
+    """Writes rotary positions as a spec string."""
     kind, options = rope.get("rope_type", rope.get("type", "default")), {}
     if kind != "default":
         names = SCALINGS.get(kind, {})
@@ -94,7 +94,7 @@ def rotary_spec(rope: Fields) -> str:
             raise UsageError(f"Rotary positions scaled as {dict(rope)} cannot be loaded without {', '.join(missing)}.")
         options = {ours: rope.get(theirs) for ours, theirs in names.items() if theirs in given}
     base = rope.get("rope_theta", 10_000.0)
-    more = [rope[name] for name in YARN if rope.get(name)]  # where 0 is none
+    more = [rope[name] for name in YARN if rope.get(name)]  # 0 means none
     if not all(map(_is_size, (base, *options.values(), *more))):
         raise UsageError(f"Rotary positions of {dict(rope)} cannot be loaded: their options must be numbers above 0.")
     if rope.get("partial_rotary_factor", 1.0) != 1.0:
@@ -105,7 +105,7 @@ def rotary_spec(rope: Fields) -> str:
 
 
 def _magnitude(rope: Fields) -> float:
-    """Computes YaRN's factor of turned queries and keys, 0 for that of the paper."""
+    """Computes YaRN's factor of turned queries and keys; 0 means the paper's."""
     scale, over = rope.get("mscale"), rope.get("mscale_all_dim")
     quotient = yarn_gain(rope["factor"], scale) / yarn_gain(rope["factor"], over) if scale and over else 0.0
     return float(rope.get("attention_factor") or quotient)
@@ -117,7 +117,7 @@ def yarn_gain(factor: float, scale: float) -> float:
 
 
 def _ropes(theirs: Fields, kinds: list[str], by_kind: bool) -> str:
-    """Reads `model.positions` of layers of these kinds from old and new forms of `config.json`."""
+    """Reads `model.positions`, given each layer's kind, from old and new forms of `config.json`."""
     rope = theirs.get("rope_parameters")
     if rope is None:
         rope = (theirs.get("rope_scaling") or {}) | {"rope_theta": theirs.get("rope_theta", 10_000.0)}
@@ -129,7 +129,7 @@ def _ropes(theirs: Fields, kinds: list[str], by_kind: bool) -> str:
 
 
 def _kinds(theirs: Fields) -> list[str]:
-    """Says of each layer whether its attention is full or slides."""
+    """Finds each layer's kind: full or sliding attention."""
     depth, window = theirs["num_hidden_layers"], theirs.get("sliding_window")
     if not window or theirs.get("use_sliding_window") is False:
         return [FULL] * depth
@@ -147,16 +147,16 @@ def check_kinds(kinds: Sequence[str], depth: int) -> None:
 
 
 def heeded(theirs: Fields, family: Family) -> dict[str, Any]:
-    """Leaves out the fields that only other families have."""
+    """Drops the fields that only other families read."""
     unheeded = {*BIASES, *WINDOWS, *CAPS, *ROPES} - {*family.heeded}
     return {name: value for name, value in theirs.items() if name not in unheeded}
 
 
 def read(theirs: Fields, family: Family) -> dict[str, Any]:
-    """Reads our fields of a Llama or one of its descendants, except those that only have another name.
+    """Reads our fields of a Llama or one of its descendants, except those that merely have another name.
 
     Raises:
-      UsageError: a field has a wrong type, or says what our GPT does not have.
+      UsageError: a field has a wrong type, or asks for what our GPT does not have.
     """
     theirs = heeded({**family.defaults, **theirs}, family)
     check_types(theirs)
@@ -164,7 +164,7 @@ def read(theirs: Fields, family: Family) -> dict[str, Any]:
         raise UsageError("use_bidirectional_attention=True cannot be loaded: a GPT is causal.")
     if family.qk_norm and theirs["rms_norm_eps"] != QK_EPSILON:
         raise UsageError(
-            f"rms_norm_eps={theirs['rms_norm_eps']} is of queries and keys too, for which only {QK_EPSILON} is here."
+            f"rms_norm_eps={theirs['rms_norm_eps']} also applies to queries and keys, where only {QK_EPSILON} can be."
         )
     heads, kinds = theirs["num_attention_heads"], _kinds(theirs)
     groups, head = theirs.get("num_key_value_heads") or heads, theirs.get("head_dim") or 0
@@ -192,7 +192,7 @@ def read(theirs: Fields, family: Family) -> dict[str, Any]:
 
 
 def check_types(theirs: Fields) -> None:
-    """Raises UsageError where a field that is read has a wrong type."""
+    """Raises UsageError if a field that is read has a wrong type."""
     for name, kind in TYPES.items():
         value = theirs.get(name)
         wrong = value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool))
@@ -202,7 +202,7 @@ def check_types(theirs: Fields) -> None:
 
 def rope_fields(rotary: Rotary | None) -> dict[str, Any]:
     """Writes their fields of rotary positions."""
-    rotary = rotary or Rotary()  # which then differs
+    rotary = rotary or Rotary()  # reading it back shows the difference
     made, (name, _, _) = rotary.rule, rotary.scaling.partition("(")
     rope: dict[str, Any] = {"rope_type": "default" if name == "none" else name, "rope_theta": rotary.base}
     if rotary.fraction != 1:
@@ -215,7 +215,7 @@ def rope_fields(rotary: Rotary | None) -> dict[str, Any]:
 
 
 def write(config: GPTConfig) -> dict[str, Any]:
-    """Writes `config.json` of such a model, without what `Architecture.fields` says; `read` must give it back."""
+    """Writes `config.json` of such a model without `Architecture.fields`; `read` must recover our fields from it."""
     rows: tuple[Mechanism, ...] = config.mechanisms["attention"]
     kinds = [SLIDING if row.window else FULL for row in rows]
     width = config.head or config.width // config.heads
@@ -306,7 +306,7 @@ GEMMA_3 = Family(
     TANH | {"sliding_window": 4096, "sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 10_000.0},
 )
 LLAMA = _decoder("Llama", "llama", "LlamaForCausalLM", Family(BIASES))
-DECODERS = (  # where a model fits several, it is exported as the first
+DECODERS = (  # a model that fits several is exported as the first
     _decoder("Qwen 2", "qwen2", "Qwen2ForCausalLM", Family(WINDOWS, defaults=QWEN), absent=OUT, attention_bias=True),
     LLAMA,
     _decoder("Mistral", "mistral", "MistralForCausalLM", Family(WINDOWS[:1], defaults=SILU | {"sliding_window": 4096})),

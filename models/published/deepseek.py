@@ -1,4 +1,4 @@
-"""DeepSeek-V2 without experts, whose attention has latents: of DeepSeek-V2-Lite the dense layers."""
+"""DeepSeek-V2 without experts, as in `transformers`: attention with latents, and dense MLPs."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ from models.published.architectures import Arrays, Fields
 from models.published.decoders import LLAMA
 
 FAMILY = decoders.Family(("mlp_bias",))
-# Their sizes by the options of our rows, and how many digits of a scale are read.
+# Their sizes by our rows' options, and the digits of a scale that are read.
 SIZES = {"latent": "kv_lora_rank", "query_latent": "q_lora_rank", "rotary": "qk_rope_head_dim"}
 DIGITS = 9
 
@@ -29,8 +29,8 @@ def read(theirs: Fields) -> dict[str, Any]:
     depth, dense = theirs["num_hidden_layers"], theirs.get("first_k_dense_replace") or 0
     if dense < depth:
         raise UsageError(
-            f"{depth - dense} of the {depth} layers have experts (first_k_dense_replace={dense}), which are not here; "
-            "only a model of dense layers can be loaded."
+            f"{depth - dense} of the {depth} layers have experts (first_k_dense_replace={dense}); only models of dense "
+            "layers can be loaded."
         )
     head, values = theirs["qk_nope_head_dim"], theirs["v_head_dim"]
     if head != values:
@@ -42,14 +42,14 @@ def read(theirs: Fields) -> dict[str, Any]:
 
 
 def _scale(theirs: Fields, width: int) -> float:
-    """Computes the factor of scores where YaRN changes it, 0 where it is 1/√W."""
+    """Computes the factor of scores if YaRN changes it; 0 means 1/√W."""
     rope = theirs.get("rope_parameters") or theirs.get("rope_scaling") or {}
     gain = decoders.yarn_gain(rope.get("factor") or 1.0, rope.get("mscale_all_dim") or 0.0)
     return 0.0 if gain == 1 else float(f"{gain**2 * width**-0.5:.{DIGITS}g}")
 
 
 def write(config: GPTConfig) -> dict[str, Any]:
-    """Writes `config.json` of such a model, without what `Architecture.fields` says; `read` must give it back."""
+    """Writes `config.json` of such a model without `Architecture.fields`; `read` must recover our fields from it."""
     row, rotary = config.mechanisms["attention"][0], config.rotaries[0]
     head = config.head or config.width // config.heads
     sizes = {name: getattr(row, option) or None for option, name in SIZES.items()}
@@ -63,7 +63,7 @@ def write(config: GPTConfig) -> dict[str, Any]:
 
 
 def _unpack(arrays: Arrays, theirs: Fields) -> Arrays:
-    """Cuts projections that are side by side, and brings numbers that turn together from pairs to halves."""
+    """Cuts fused projections, and reorders columns that turn together from pairs to halves."""
     cut = dict(arrays)
     for name in [name for name in arrays if name.endswith(".kv_a_proj_with_mqa.weight")]:
         layer = name.removesuffix("kv_a_proj_with_mqa.weight")
@@ -99,7 +99,7 @@ def _pack(arrays: Arrays, theirs: Fields) -> Arrays:
 
 
 def _halves(rows: np.ndarray) -> np.ndarray:
-    """Reorders rows `(N, R, D)` that turn in pairs (0, 1), (2, 3) so that they turn in pairs (0, R/2), (1, R/2 + 1)."""
+    """Reorders rows `(N, R, D)` so that pairs (0, 1), (2, 3) that turn together become (0, R/2), (1, R/2 + 1)."""
     return np.concatenate([rows[:, ::2], rows[:, 1::2]], axis=1)
 
 

@@ -1,6 +1,6 @@
-"""DiffLlama (differential attention, Ye et al. 2024) as `transformers` has it.
+"""DiffLlama (differential attention, Ye et al. 2024) as in `transformers`.
 
-Each of our heads is two of theirs, head n and head n + N/2, whose softmaxes are subtracted.
+Each of our heads is two of theirs, heads n and n + N/2, whose softmaxes are subtracted.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ LAMBDA = re.compile(r"\.lambda_[qk]([12])$")
 
 
 def read(theirs: Fields) -> dict[str, Any]:
-    """Translates their fields to ours, except those that only have another name."""
+    """Reads our fields, except those that merely have another name."""
     fields, heads = decoders.read(theirs, FAMILY), theirs["num_attention_heads"]
     groups = theirs.get("num_key_value_heads") or heads
     if heads % 2 or groups % 2:
@@ -40,7 +40,7 @@ def write(config: GPTConfig) -> dict[str, Any]:
 
 
 def unpack(arrays: Arrays, theirs: Fields) -> Arrays:
-    """Puts the two heads of a pair beside each other, and the vectors of both behind λ into one array."""
+    """Puts the two heads of a pair side by side, and the vectors of their λ into one array."""
     heads = theirs["num_attention_heads"]
     width = theirs.get("head_dim") or theirs["hidden_size"] // heads
     paired: Arrays = {}
@@ -73,7 +73,7 @@ DIFFLLAMA = dataclasses.replace(
     model_type="diffllama",
     transformers="DiffLlamaForCausalLM",
     fixed={**LLAMA.fixed, "mlp_bias": False},
-    standard={"rms_norm_eps": 1e-5, "attention_dropout": 0.0},  # the norm of each head has 1e-5 here
+    standard={"rms_norm_eps": 1e-5, "attention_dropout": 0.0},  # as in the norm of each head
     block_modules=LLAMA.block_modules
     | {f"attention/score/{side}_vector": f"self_attn.lambda_{side[0]}" for side in ("query", "key")},
     absent={"attention/score/scale": 1.0},

@@ -1,9 +1,9 @@
-"""GPT-2 (Radford et al. 2019) as `transformers` has it."""
+"""GPT-2 (Radford et al. 2019) as in `transformers`."""
 
 from models.gpt import GPTConfig
 from models.published.architectures import SIDES, Architecture, Arrays, Fields
 
-FIXED = {  # of BLOOM too
+FIXED = {  # BLOOM has them too
     "norm": "pre",
     "norm_type": "layer",
     "gated": False,
@@ -15,11 +15,11 @@ FIXED = {  # of BLOOM too
     "logit_cap": 0.0,
 }
 TURNED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # kernels as (inputs, outputs)
-MASKS = (".attn.bias", ".attn.masked_bias")  # of older files
+MASKS = (".attn.bias", ".attn.masked_bias")  # in older files
 
 
 def turned(arrays: Arrays, theirs: Fields) -> Arrays:
-    """Turns the kernels among the arrays, and drops masks."""
+    """Transposes kernels and drops masks."""
     kept = {name: array for name, array in arrays.items() if not name.endswith(MASKS)}
     return {name: array.T if name.endswith(TURNED) else array for name, array in kept.items()}
 

@@ -1,7 +1,6 @@
-"""Files of a Hugging Face model, from a folder or the hub, and the arrays in them under PyTorch's names."""
+"""The files of a Hugging Face model, from a folder or the hub, and their arrays under PyTorch's names."""
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -23,7 +22,7 @@ SHARDS = "model.safetensors.index.json"  # of weights in several files
 MSGPACK = "flax_model.msgpack"
 BIN = "pytorch_model.bin"
 
-QUANTISED = ("F8", "F6", "F4")  # types of floats that mean little without scales, which stand elsewhere
+QUANTISED = ("F8", "F6", "F4")  # float types that mean little without their scales, which are not read
 
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -36,7 +35,7 @@ def find(source: str, *names: str) -> Path:
       names: Names of files in order of preference.
 
     Raises:
-      UsageError: the model or the files do not exist, or the network or the package for the hub is missing.
+      UsageError: there is no such model or file, or the network or the hub's package is missing.
     """
     folder = at_home(source)
     if not folder.is_dir():
@@ -54,7 +53,7 @@ def _download(name: str, files: tuple[str, ...]) -> Path:
         from huggingface_hub import errors, hf_hub_download
     except ImportError as error:
         raise UsageError(
-            f"There is no folder {name!r}, and to look for it on the Hugging Face hub needs a package: "
+            f"There is no folder {name!r}, and looking for it on the Hugging Face hub needs a package: "
             "pip install huggingface_hub."
         ) from error
     unreachable = None
@@ -78,31 +77,26 @@ def _download(name: str, files: tuple[str, ...]) -> Path:
 
 
 def read_config(source: str) -> dict[str, Any]:
-    """Reads a model's `config.json`.
-
-    Raises:
-      UsageError: see `find`; or the file is damaged.
-    """
-    return read_json(find(source, CONFIG), "give a model whose config is whole")
+    """Reads a model's `config.json`; raises UsageError as `find` does, or if the file is damaged."""
+    return read_json(find(source, CONFIG), "give a model with an intact config")
 
 
 def read_weights(source: str) -> Arrays:
     """Reads a model's weights under PyTorch's names, with dense kernels as (outputs, inputs).
 
     Args:
-      source: See `find`. It prefers safetensors to Flax, and Flax to PyTorch.
+      source: See `find`. Safetensors are preferred to Flax, and Flax to PyTorch.
 
     Raises:
       UsageError: see `find`; or the file is damaged, or it needs PyTorch, which is not installed.
     """
     path = find(source, SAFETENSORS, SHARDS, MSGPACK, BIN)
-    shards = lambda path: _read_shards(source, path)  # noqa: E731
-    read = {SAFETENSORS: _read_safetensors, SHARDS: shards, MSGPACK: _read_msgpack, BIN: _read_bin}[path.name]
+    readers = {SAFETENSORS: _read_safetensors, MSGPACK: _read_msgpack, BIN: _read_bin}
     try:
-        return read(path)
+        return _read_shards(source, path) if path.name == SHARDS else readers[path.name](path)
     except UsageError:
         raise
-    except Exception as error:  # each format raises other errors
+    except Exception as error:  # each format raises errors of its own
         raise UsageError(f"{path} cannot be read, so it may be damaged: {error}.") from error
 
 
@@ -121,8 +115,11 @@ def write(folder: Path, documents: Mapping[str, dict[str, Any]], weights: Arrays
     from safetensors.numpy import save_file
 
     contiguous = {name: np.ascontiguousarray(array) for name, array in weights.items()}
-    dumped = {name: json.dumps(text, ensure_ascii=False, indent=2) + "\n" for name, text in documents.items()}
-    writers = {name: functools.partial(_write_text, text) for name, text in {**dumped, **texts}.items()}
+    dumped = {name: json.dumps(content, ensure_ascii=False, indent=2) + "\n" for name, content in documents.items()}
+    writers: dict[str, Callable[[Path], object]] = {
+        name: lambda path, text=text: path.write_text(text, encoding="utf-8")
+        for name, text in (dumped | dict(texts)).items()
+    }
     writers[SAFETENSORS] = lambda path: save_file(contiguous, path, metadata={"format": "pt"})
     write_files(folder, writers)
 
@@ -132,7 +129,7 @@ def write_files(folder: Path, files: Mapping[str, Callable[[Path], object]]) -> 
 
     Args:
       folder: The folder, which is created if needed.
-      files: By file name, a function that writes the file to a path.
+      files: A function for each file name, which writes the file to a path.
 
     Raises:
       UsageError: the folder has one of the files already, or cannot be written.
@@ -140,21 +137,17 @@ def write_files(folder: Path, files: Mapping[str, Callable[[Path], object]]) -> 
     from safetensors import SafetensorError
 
     for name in files:
-        if os.path.lexists(folder / name):  # a link that leads nowhere, too
+        if os.path.lexists(folder / name):  # even a broken link
             raise UsageError(f"The folder {folder} has a {name} already; choose another.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, write_to in files.items():
             write_to(folder / name)
     except (OSError, SafetensorError) as error:
-        with contextlib.suppress(OSError):  # if there is no folder
+        with contextlib.suppress(OSError):  # there may be no folder
             for name in files:
                 (folder / name).unlink(missing_ok=True)
         raise UsageError(f"The folder {folder} cannot be written ({error}); nothing was left in it.") from error
-
-
-def _write_text(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def _read_safetensors(path: Path) -> Arrays:
@@ -162,13 +155,13 @@ def _read_safetensors(path: Path) -> Arrays:
         from safetensors import safe_open
         from safetensors.flax import load_file
     except ImportError as error:
-        raise UsageError(f"To read {path} needs a package: pip install safetensors.") from error
+        raise UsageError(f"Reading {path} needs a package: pip install safetensors.") from error
     with safe_open(path, framework="np") as file:
-        for name in file.keys():  # noqa: SIM118 (it is no mapping)
+        for name in file.keys():  # noqa: SIM118  it is no mapping
             kind = file.get_slice(name).get_dtype()
             if kind.startswith(QUANTISED):
                 raise UsageError(f"{path} has {name} in numbers of type {kind}; give the model in bfloat16 or float32.")
-    return {name: np.asarray(array) for name, array in load_file(path).items()}  # NumPy alone has no bfloat16
+    return {name: np.asarray(array) for name, array in load_file(path).items()}  # plain NumPy has no bfloat16
 
 
 def _read_shards(source: str, index: Path) -> Arrays:
@@ -194,7 +187,7 @@ def _read_bin(path: Path) -> Arrays:
         import torch
     except ImportError as error:
         raise UsageError(
-            f"To read {path} needs PyTorch: pip install torch, or convert the file to {SAFETENSORS}."
+            f"Reading {path} needs PyTorch: pip install torch, or convert the file to {SAFETENSORS}."
         ) from error
     weights = torch.load(path, map_location="cpu", weights_only=True)
     return {name: (x.float() if x.is_floating_point() else x).numpy() for name, x in weights.items()}

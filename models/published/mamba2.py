@@ -1,7 +1,7 @@
-"""Mamba-2 (Dao & Gu 2024) as `transformers` has it: blocks of a state space alone.
+"""Mamba-2 (Dao & Gu 2024) as in `transformers`: blocks of a state space alone.
 
-One matrix of theirs projects the inputs to gate, values, keys, queries and steps, in this order, and one convolution is
-of values, keys and queries.
+One matrix projects the inputs to gate, values, keys, queries and steps, in this order; one convolution covers values,
+keys and queries.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from models.published.decoders import spec
 
 FUSED = ("gate", "value", "key", "query", "step")
 CONVOLVED = ("value", "key", "query")
-DEFAULTS = {  # of `Mamba2Config`; there is no longest sequence
+DEFAULTS = {  # those of `Mamba2Config`; the length is ours, since there is no longest sequence
     "num_heads": 128,
     "head_dim": 64,
     "hidden_size": 4096,
@@ -31,7 +31,7 @@ DEFAULTS = {  # of `Mamba2Config`; there is no longest sequence
     "tie_word_embeddings": False,
     "max_position_embeddings": 2048,
 }
-UNLIMITED = [0.0, {"__float__": "Infinity"}]  # as transformers 5 writes what others write as Infinity
+UNLIMITED = [0.0, {"__float__": "Infinity"}]  # as transformers 5 writes Infinity
 SCORE = {
     "step_kernel": "step",
     "step_bias": "dt_bias",
@@ -44,13 +44,13 @@ SCORE = {
 
 
 def complete(theirs: Fields) -> Fields:
-    """Adds the fields that files may leave out."""
+    """Adds the fields that files may omit."""
     unlimited = theirs.get("time_step_limit") == [0.0, float("inf")]
     return DEFAULTS | dict(theirs) | ({"time_step_limit": UNLIMITED} if unlimited else {})
 
 
 def read(theirs: Fields) -> dict[str, Any]:
-    """Translates to our fields what several of theirs decide."""
+    """Reads our fields, except those that merely have another name."""
     inner, heads = theirs["expand"] * theirs["hidden_size"], theirs["num_heads"]
     if inner != heads * theirs["head_dim"]:
         raise UsageError(f"{heads} heads of {theirs['head_dim']} do not make up expand * hidden_size = {inner}.")
@@ -110,7 +110,7 @@ def _sizes(theirs: Fields) -> dict[str, int]:
 
 
 def _split(array: np.ndarray, names: Sequence[str], sizes: dict[str, int]) -> dict[str, np.ndarray]:
-    """Cuts rows that are below each other into those of each name."""
+    """Cuts stacked rows into those of each name."""
     ends = np.cumsum([sizes[name] for name in names])[:-1]
     return dict(zip(names, np.split(array, ends), strict=True))
 
@@ -129,7 +129,7 @@ MAMBA2 = Architecture(
     },
     fixed={
         "mlp": 0,
-        "activation": "silu",  # of the convolution, which ours always has
+        "activation": "silu",  # the convolution's, which ours always has
         "norm": "pre",
         "norm_type": "rms",
         "norm_embedding": False,

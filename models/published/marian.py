@@ -1,4 +1,4 @@
-"""Marian (Junczys-Dowmunt et al. 2018; opus-mt-*) as `transformers` has it, for `models.published.pretrained`."""
+"""Marian (Junczys-Dowmunt et al. 2018; opus-mt-*) as in `transformers`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "ou
 
 
 def generation(special: Mapping[str, int], length: int) -> dict[str, Any]:
-    """Writes `generation_config.json` for finished sentences of at most `length` tokens without padding."""
+    """Writes `generation_config.json`: sentences have at most `length` tokens, no padding among them, and an end."""
     return {
         "pad_token_id": special["pad"],
         "decoder_start_token_id": special["start"],

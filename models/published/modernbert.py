@@ -1,6 +1,6 @@
-"""ModernBERT (Warner et al. 2024, arXiv:2412.13663) as `transformers` has it.
+"""ModernBERT (Warner et al. 2024, arXiv:2412.13663) as in `transformers`.
 
-Every third layer sees all tokens, the others those nearby; each of the two kinds has rotary positions of its own.
+Every third layer sees all tokens, the others only those nearby; both kinds have rotary positions of their own.
 """
 
 from typing import Any
@@ -8,15 +8,14 @@ from typing import Any
 from attention.specs import joined
 from models.masked_lm import MaskedLMConfig
 from models.published import decoders
-from models.published.architectures import SIDES, SIZES, Architecture, Arrays, Fields
+from models.published.architectures import SIDES, SIZES, Architecture, Fields
 from models.published.decoders import FULL, SLIDING
 
-OUTPUT, HEADS = "decoder.", "head.decoder."  # of the head, as in the other encoders
 BASES = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 
 
 def read(theirs: Fields) -> dict[str, Any]:
-    """Reads our fields, except those that only have another name.
+    """Reads our fields, except those that merely have another name.
 
     Raises:
       UsageError: a field has a wrong type, or layers are of other kinds.
@@ -48,16 +47,6 @@ def write(config: MaskedLMConfig) -> dict[str, Any]:
     return {"layer_types": kinds, "rope_parameters": ropes, "local_attention": 2 * (window - 1) if window else 128}
 
 
-def unpack(arrays: Arrays, theirs: Fields) -> Arrays:
-    """Puts the output's arrays into the head."""
-    return {f"head.{name}" if name.startswith(OUTPUT) else name: array for name, array in arrays.items()}
-
-
-def pack(arrays: Arrays, theirs: Fields) -> Arrays:
-    """Undoes `unpack`."""
-    return {name.removeprefix("head.") if name.startswith(HEADS) else name: x for name, x in arrays.items()}
-
-
 MODERNBERT = Architecture(
     title="ModernBERT",
     model_type="modernbert",
@@ -86,9 +75,9 @@ MODERNBERT = Architecture(
         "embed": "model.embeddings.tok_embeddings",
         "norm_embedding": "model.embeddings.norm",
         "norm": "model.final_norm",
-        "head": HEADS.removesuffix("."),
+        "head": "decoder",
         "head/dense": "head.dense",
-        "head/dense/bias": "",  # which it does not have
+        "head/dense/bias": "",  # it has none
         "head/norm": "head.norm",
     },
     blocks={"block": "model.layers"},
@@ -101,11 +90,9 @@ MODERNBERT = Architecture(
         "norm_mlp": "mlp_norm",
     },
     body="model.",
-    head="head.",
-    tied={f"{HEADS}weight": "model.embeddings.tok_embeddings.weight"},
+    head=("head.", "decoder."),
+    tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
     read=read,
     write=write,
-    unpack=unpack,
-    pack=pack,
     joined={"attn.Wqkv.": ("attn.query.", "attn.key.", "attn.value."), "mlp.Wi.": ("mlp.gate.", "mlp.up.")},
 )

@@ -1,8 +1,7 @@
-"""Loads published weights into our models, with any mechanism whose arrays fit, and exports them.
+"""Loads published weights into our models, with any mechanism whose arrays fit, and exports ours.
 
-BERT, RoBERTa and ModernBERT are loaded into `models.masked_lm`, ViT into `models.vit`, Marian and T5 into
-`models.encoder_decoder`, and the decoders into `models.gpt`: GPT-2, BLOOM, Llama, DiffLlama, Mistral, Qwen, Gemma,
-DeepSeek-V2 and Mamba-2.
+`models.masked_lm` takes BERT, RoBERTa and ModernBERT; `models.vit` ViT; `models.encoder_decoder` Marian and T5; and
+`models.gpt` the decoders: GPT-2, BLOOM, Llama, DiffLlama, Mistral, Qwen, Gemma, DeepSeek-V2 and Mamba-2.
 """
 
 import collections
@@ -42,8 +41,8 @@ from models.transformer import TransformerConfig
 ARCHITECTURES = (ROBERTA, BERT, MODERNBERT, VIT, MARIAN, T5, GPT2, BLOOM, *DECODERS, DIFFLLAMA, DEEPSEEK, MAMBA2)
 EXPERTS = ("gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v3", "olmoe")
 REFUSED = {
-    **dict.fromkeys(EXPERTS, "its MLPs are experts, and ours are one MLP in each block"),
-    "deit": "its second token, of distillation, has a head of its own; a DeiT without it is of type 'vit'",
+    **dict.fromkeys(EXPERTS, "its MLPs are experts, and our blocks have one MLP each"),
+    "deit": "its distillation token has a head of its own; a DeiT without it has the type 'vit'",
 }
 OTHER_NAMES = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "swish": "swish"}
 
@@ -54,16 +53,16 @@ Params = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class LoadReport:
-    """The result of loading a checkpoint: which arrays and parameters were used.
+    """Which arrays of a checkpoint were loaded into which parameters.
 
     Attributes:
       source: The folder or name of the checkpoint.
       loaded: Parameters that were loaded.
-      cut: Loaded parameters that have only the first rows of the checkpoint's array: positions of shorter sequences.
+      cut: Loaded parameters that took only the first rows of the checkpoint's array: positions of shorter sequences.
       skipped: Arrays of the checkpoint that the model does not have.
       new: Parameters that the checkpoint does not have, which kept their values.
-      carried: Loaded parameters of layers that have another mechanism than the checkpoint's.
-      regrouped: Loaded parameters that another number of key and value heads repeats or averages.
+      carried: Loaded parameters of layers with another mechanism than the checkpoint's.
+      regrouped: Loaded parameters that were repeated or averaged for another number of key and value heads.
     """
 
     source: str
@@ -75,7 +74,7 @@ class LoadReport:
     regrouped: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Writes one line for each kind, with the names of equal layers merged."""
+        """Writes a line for each kind, with the names of like layers merged."""
         lines = [f"From {self.source}: {len(self.loaded)} arrays loaded."]
         parts = {
             "First rows only": self.cut,
@@ -86,12 +85,12 @@ class LoadReport:
         }
         for title, names in parts.items():
             if names:
-                lines.append(f"{title}: {drawn_together(names)}.")
+                lines.append(f"{title}: {summarised(names)}.")
         return "\n".join(lines)
 
 
-def drawn_together(names: Sequence[str]) -> str:
-    """Joins names of parameters by commas, with those of equal layers as one."""
+def summarised(names: Sequence[str]) -> str:
+    """Joins parameters' names with commas, and merges those of like layers."""
     counts = collections.Counter(re.sub(r"\d+", "*", name) for name in names)
     return ", ".join(name if count == 1 else f"{name} ({count})" for name, count in counts.items())
 
@@ -101,10 +100,10 @@ class Described:
     """A checkpoint's architecture in terms of our configs.
 
     Attributes:
-      fields: The fields of our model's config that the checkpoint gives, with rates of dropout.
-      vocabulary: Size of the vocabulary; for Marian and T5, of sources and targets; for ViT, the number of classes.
-      length: ℓ, the longest sequence that the model supports; for ViT, the number of tokens.
-      special: For Marian and T5, the ids of `pad`, `start` (the decoder's first token) and `end`.
+      fields: The fields of our model's config that the checkpoint determines, and the rates of dropout.
+      vocabulary: Size of the vocabulary, in Marian and T5 of source and target; in ViT the number of classes.
+      length: ℓ, the longest sequence that the model supports; in ViT the number of tokens.
+      special: In Marian and T5 the ids of `pad`, `start` (the decoder's first token) and `end`.
     """
 
     fields: dict[str, Any]
@@ -116,14 +115,14 @@ class Described:
 def describe(source: str, architectures: Sequence[Architecture] = ARCHITECTURES) -> Described:
     """Reads the architecture of a checkpoint.
 
-    The model is `MaskedLM(MaskedLMConfig(**fields, …), vocabulary, length)` for BERT, RoBERTa and ModernBERT, for ViT
-    `ViT(ViTConfig(**fields, …), vocabulary, length)`, for Marian and T5
+    The model is `MaskedLM(MaskedLMConfig(**fields, …), vocabulary, length)` for BERT, RoBERTa and ModernBERT,
+    `ViT(ViTConfig(**fields, …), vocabulary, length)` for ViT, for Marian and T5
     `EncoderDecoder(EncoderDecoderConfig(**fields, …), vocabulary, vocabulary, length, length)`, and for the others
     `GPT(GPTConfig(**fields, …), vocabulary, length)`.
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
-      architectures: Those that it may have.
+      architectures: The architectures that it may have.
 
     Raises:
       UsageError: it cannot be read, has none of these architectures, or differs from the published models.
@@ -142,8 +141,8 @@ def describe(source: str, architectures: Sequence[Architecture] = ARCHITECTURES)
         _check_described(source, architecture, theirs)
         _check_values(source, architecture, theirs)
         fields = _fields(source, architecture, theirs)
-    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:  # where several fields decide one
-        raise UsageError(f"The config.json of {source} has a value that cannot be ({error!r}).") from error
+    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:  # from fields that are read together
+        raise UsageError(f"The config.json of {source} has an invalid value ({error!r}).") from error
     length = theirs[architecture.length] - architecture.unused_positions(fields)
     special = {token: theirs[name] for token, name in architecture.special.items()}
     return Described(fields, theirs[architecture.vocabulary], length, special)
@@ -161,15 +160,15 @@ def _fields(source: str, architecture: Architecture, theirs: Mapping[str, Any]) 
 
 
 def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[str, Any], LoadReport]:
-    """Replaces initial parameters by a checkpoint's weights wherever the model has the same parameters.
+    """Replaces initial parameters by a checkpoint's weights where the model has the same parameters.
 
-    Parameters that a mechanism adds, or has in another form, keep their initial values. Keys and values of another
+    Parameters that a mechanism adds, or has in another shape, keep their initial values. Keys and values for another
     number of heads are repeated or averaged; see `models.surgery.exchange.regrouped`.
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
       config: The model's config: `MaskedLMConfig`, `ViTConfig`, `EncoderDecoderConfig` or `GPTConfig`.
-      params: The model's parameters, without the collection's name.
+      params: The model's parameters, without the name of their collection.
 
     Returns:
       Parameters of the same shapes, types and shardings, and a report.
@@ -187,11 +186,11 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
     new = [path for path, name in named.items() if not name or (headless and name.startswith(architecture.head))]
     loaded = {path: name for path, name in named.items() if path not in new}
     if missing := sorted(set(loaded.values()) - set(arrays)):
-        raise UsageError(f"{source} lacks {drawn_together(tuple(missing))}; it is not whole.")
+        raise UsageError(f"{source} lacks {summarised(missing)}; it is incomplete.")
     source_config = _mechanisms_of(there, config)
     layers, values = exchange.exchanged(config, source_config), {}
     states = {layer: getattr(row.score, "state", 0) for layer, row in source_config.by_path().items()}
-    carried = [path for path in loaded if exchange.within(path, layers)]
+    carried = [path for path in loaded if path.startswith(tuple(f"{layer}/" for layer in layers))]
     for path, name in loaded.items():
         array = arrays[name][: _positions(fresh)] if path in POSITIONS else arrays[name]
         if not jnp.issubdtype(array.dtype, jnp.floating):
@@ -217,7 +216,7 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
 
 
 def original(source: str, config: TransformerConfig) -> TransformerConfig:
-    """Gives a model's config the mechanisms that a checkpoint has."""
+    """Replaces the mechanisms of a model's config by those of a checkpoint."""
     return _mechanisms_of(describe(source, (_architecture_of(source, config),)), config)
 
 
@@ -234,19 +233,19 @@ def export(
     length: int = 512,
     texts: Callable[[Architecture], Mapping[str, str]] = lambda architecture: {},
 ) -> None:
-    """Writes a folder that `from_pretrained` of `transformers` loads, for a GPT with the class that has its fields.
+    """Writes a folder that `from_pretrained` of `transformers` loads, as the first architecture that fits.
 
     Args:
       folder: The folder, which is created if needed.
       config: The model's config: `MaskedLMConfig`, `ViTConfig`, `EncoderDecoderConfig` or `GPTConfig`.
-      params: The model's parameters, without the collection's name.
-      special: For Marian and T5, the ids of its tokeniser's special tokens by name: `pad`, `start` and `end`.
-      length: The longest sequence, unless learned positions say it.
-      texts: Writes other files by name, such as a card, for the architecture that is written.
+      params: The model's parameters, without the name of their collection.
+      special: For Marian and T5, the ids of the tokeniser's special tokens by name: `pad`, `start` and `end`.
+      length: The longest sequence, unless the number of learned positions decides it.
+      texts: Writes other files by name, such as a card, given the architecture.
 
     Raises:
-      UsageError: the architecture does not support the config, an id is missing, or the folder holds a model already
-        or cannot be written.
+      UsageError: no architecture fits the config, an id is missing, or the folder holds a model already or cannot be
+        written.
     """
     special = special or {}
     flat = {path: np.asarray(value) for path, value in traverse_util.flatten_dict(params, sep="/").items()}
@@ -269,7 +268,7 @@ def export(
 def check_fit(
     source: str, config: TransformerConfig, vocabulary: int, length: int, special: Mapping[str, int] | None = None
 ) -> Described:
-    """Reads a checkpoint's architecture, whose weights fit a model as far as its `config.json` says.
+    """Reads a checkpoint's architecture, and checks its `config.json` against a model.
 
     Args:
       source: A Hugging Face folder, or a name on the hub.
@@ -279,7 +278,7 @@ def check_fit(
       special: Ids of the tokeniser's special tokens by name, if they must match the checkpoint too.
 
     Raises:
-      UsageError: they do not fit; the error gives both values of every difference. Or see `describe`.
+      UsageError: they differ; the error gives both values of every difference. Or see `describe`.
     """
     architecture = _architecture_of(source, config)
     described = describe(source, architectures_of(config))
@@ -301,14 +300,14 @@ def check_fit(
 
 
 def _architecture_of(source: str, config: TransformerConfig) -> Architecture:
-    """Finds a checkpoint's architecture among those of a model; takes the first where the checkpoint does not say."""
+    """Finds a checkpoint's architecture among those of a model; by default the first."""
     known = architectures_of(config)
     kind = hugging_face.read_config(source).get("model_type") if len(known) > 1 else None
     return next((architecture for architecture in known if architecture.model_type == kind), known[0])
 
 
 def architectures_of(config: Any) -> list[Architecture]:
-    """Lists the published architectures that a model may have; raises UsageError where there is none."""
+    """Lists the published architectures that a model may have; raises UsageError if there is none."""
     known = [architecture for architecture in ARCHITECTURES if isinstance(config, architecture.config)]
     if not known:
         titles = ", ".join(architecture.title for architecture in ARCHITECTURES)
@@ -325,7 +324,7 @@ def _positions(flat: Mapping[str, Any]) -> int:
 
 
 def _check_described(source: str, architecture: Architecture, theirs: dict[str, Any]) -> None:
-    """Raises UsageError unless a `config.json` is complete and of the architecture."""
+    """Raises UsageError unless a `config.json` is complete and fits the architecture."""
     tables = (architecture.fields, architecture.dropouts, architecture.special)
     needed = {name for table in tables for name in table.values()}
     needed |= {"model_type", architecture.vocabulary, architecture.length}
@@ -341,7 +340,7 @@ def _exportable(config: TransformerConfig, special: Mapping[str, int], flat: Map
     """Chooses the architecture that a model is exported as, the first of those that fit."""
     differences = {}
     for architecture in architectures_of(config):
-        with contextlib.suppress(UsageError):  # of fields that it has no words for
+        with contextlib.suppress(UsageError):  # it cannot express the config
             differences[architecture.title] = architecture, _differences(architecture, config, flat)
     if not differences:
         raise UsageError("transformers has no model with these positions, so it cannot be exported.")
@@ -356,12 +355,12 @@ def _exportable(config: TransformerConfig, special: Mapping[str, int], flat: Map
 
 
 def _matters(field: str, config: TransformerConfig) -> bool:
-    """Says whether a field changes what the model computes: there is no bias of an output that is the embeddings."""
+    """Tells whether a field changes what the model computes: a GPT's tied output has no bias."""
     return not (field == "output_bias" and isinstance(config, GPTConfig) and config.tied_output)
 
 
 def _differences(architecture: Architecture, config: TransformerConfig, flat: Mapping[str, np.ndarray]) -> list[str]:
-    """Says how a model differs from what its `config.json` of an architecture would say."""
+    """Lists how a model differs from what it would be after an export as an architecture."""
     theirs = dict.fromkeys(config.STACKS, "dot_product")
     theirs |= _fields("The model", architecture, _config_json(architecture, config))
     compared = theirs.keys() - architecture.dropouts.keys()
@@ -378,15 +377,15 @@ def _differences(architecture: Architecture, config: TransformerConfig, flat: Ma
     return [
         *(f"model.{field} is {ours[field]!r}, there {theirs[field]!r}" for field in fields),
         *(["model.mlp is 0, and blocks there have an MLP"] if bare else []),
-        *([f"it lacks {drawn_together(lost)}"] if lost else []),
+        *([f"it lacks {summarised(lost)}"] if lost else []),
     ]
 
 
 def _check_values(source: str, architecture: Architecture, theirs: dict[str, Any]) -> None:
-    """Raises UsageError where a field of a `config.json` has a value that our field cannot have."""
+    """Raises UsageError if a field of a `config.json` has a value that our field cannot have."""
     valids = valid_of(architecture.config)
     for field, name in (architecture.fields | architecture.dropouts).items():
-        names = valids[field].kind is str  # those of activations are translated first
+        names = valids[field].kind is str  # the names of activations are translated first
         (Valid(str) if names else valids[field]).check(theirs[name], f"{name} of {source}")
         if field == "mlp" and not theirs[name]:
             raise UsageError(f"{source} has {name}=0; only blocks with an MLP can be loaded.")
@@ -395,7 +394,7 @@ def _check_values(source: str, architecture: Architecture, theirs: dict[str, Any
 
 
 def _config_json(architecture: Architecture, config: TransformerConfig) -> dict[str, Any]:
-    """Writes a model's `config.json` without sizes and tokens."""
+    """Writes a model's `config.json` without vocabulary, length and tokens."""
     theirs = {name: getattr(config, ours) for ours, name in (architecture.fields | architecture.dropouts).items()}
     if "activation" in architecture.fields:
         theirs[architecture.fields["activation"]] = ACTIVATION_NAMES[config.activation]
@@ -404,10 +403,10 @@ def _config_json(architecture: Architecture, config: TransformerConfig) -> dict[
 
 
 def _canonical(source: str, architecture: Architecture, config: TransformerConfig, arrays: Arrays) -> Arrays:
-    """Renames arrays as in a model with a head, and removes copies of tied arrays and tables of sinusoids."""
+    """Renames arrays as in a model with a head, and drops copies of tied arrays and tables of sinusoids."""
     theirs = architecture.complete(hugging_face.read_config(source))
     body, head, arrays = architecture.body, architecture.head, architecture.cut(arrays, theirs)
-    if not any(name.startswith(body) for name in arrays):  # of a model without a head
+    if not any(name.startswith(body) for name in arrays):  # a model without a head
         arrays = {name if name.startswith(head) else f"{body}{name}": value for name, value in arrays.items()}
     for copy, original in (architecture.tied if getattr(config, "tied_output", True) else {}).items():
         value = arrays.pop(copy, None)
@@ -415,26 +414,26 @@ def _canonical(source: str, architecture: Architecture, config: TransformerConfi
             raise UsageError(f"{source} has a {copy} of its own, but the model ties it to {original}.")
     for name in architecture.sinusoids:
         table = arrays.pop(name, None)
-        # The tolerance is for tables in half precision.
+        # The tolerance allows for tables in half precision.
         if table is not None and not np.allclose(table, sinusoids_in_halves(*table.shape), atol=0.01):
             raise UsageError(f"{source} has a {name} that is no table of sinusoids, but the model has no other.")
     return arrays
 
 
 def _of_state(path: str, states: Mapping[str, int]) -> int:
-    """Finds the width of queries and keys of a layer there, 0 of other arrays or where it is that of a head."""
+    """Finds the width of queries and keys in a checkpoint's layer; 0 if it is a head's, and for other arrays."""
     layer, _, piece = path.removesuffix("/kernel").rpartition("/")
     return states.get(layer, 0) if piece in ("query", "key") else 0
 
 
 def _shape_there(path: str, array: np.ndarray, here: tuple[int, ...]) -> tuple[int, ...]:
-    """Computes our shape of a checkpoint's array, which has another number of heads where that can be regrouped."""
+    """Computes our shape of a checkpoint's array; if it can be regrouped, that has the checkpoint's number of heads."""
     there = (*here[:-2], len(array) // here[-1], here[-1]) if len(here) > 1 else here
     return there if there[-2:-1] != (0,) and exchange.regroups(path, there, here) else here
 
 
 def _to_ours(path: str, array: np.ndarray, there: tuple[int, ...], fresh: jax.Array) -> jax.Array:
-    """Converts an array of the checkpoint to our shape: transposed kernels, and an axis for heads."""
+    """Converts an array of a checkpoint to our shape: kernels are transposed, and heads get an axis."""
     array = (array.T if path.endswith("/kernel") else array).reshape(there)
     array = array if there == fresh.shape else exchange.regrouped(array, fresh.shape[-2])
     return jax.device_put(array.astype(fresh.dtype), fresh.sharding)

@@ -1,7 +1,7 @@
-"""T5 (Raffel et al. 2020), of both versions, as `transformers` has it.
+"""Both versions of T5 (Raffel et al. 2020) as in `transformers`.
 
-All its layers share the first one's biases of relative positions, and ours have one each. What it multiplies the
-decoder's states by before tied embeddings is in our last norm.
+All its layers share the first one's biases of relative positions; ours have their own. Before tied embeddings it scales
+the decoder's states; our last norm includes that factor.
 """
 
 import re
@@ -20,7 +20,7 @@ DEPTHS = {"encoder": "num_layers", "decoder": "num_decoder_layers"}
 
 
 def complete(theirs: Fields) -> dict[str, Any]:
-    """Fills in the fields that older and newer files leave out."""
+    """Adds the fields that older and newer files omit."""
     defaults = {
         "n_positions": 512,
         "relative_attention_max_distance": 128,
@@ -32,18 +32,18 @@ def complete(theirs: Fields) -> dict[str, Any]:
 
 
 def _tied(theirs: Fields) -> bool:
-    """Tells whether the output is the embeddings; today's files say so always."""
+    """Tells whether the output is tied to the embeddings; newer files always say it is."""
     return "scale_decoder_outputs" in theirs or bool(theirs.get("tie_word_embeddings", True))
 
 
 def _factor(theirs: Fields) -> float:
-    """Computes what the decoder's states are multiplied by before the output."""
+    """Computes the factor of the decoder's states before the output."""
     scaled = theirs.get("scale_decoder_outputs", theirs.get("tie_word_embeddings", True))
     return theirs["d_model"] ** -0.5 if scaled else 1.0
 
 
 def read(theirs: Fields) -> dict[str, Any]:
-    """Translates their fields to ours, except those that only have another name."""
+    """Reads our fields, except those that merely have another name."""
     for name in ("d_kv", "relative_attention_num_buckets", "relative_attention_max_distance"):
         if type(theirs[name]) is not int:
             raise UsageError(f"config.json has {name}={theirs[name]!r}, which must be a whole number.")
@@ -78,7 +78,7 @@ def write(config: EncoderDecoderConfig) -> dict[str, Any]:
 
 
 def unpack(arrays: Arrays, theirs: Fields) -> Arrays:
-    """Gives all layers the first one's biases, and encoder and decoder the same names."""
+    """Copies the first layer's biases to all, and names the encoder's arrays as the decoder's."""
     named: Arrays = {}
     for name, array in arrays.items():
         if name.startswith("encoder."):
@@ -86,7 +86,7 @@ def unpack(arrays: Arrays, theirs: Fields) -> Arrays:
         if BIASES in name:
             side = name.partition(".")[0]
             named |= {f"{side}.block.{layer}.{BIASES}": array.T.reshape(-1) for layer in range(theirs[DEPTHS[side]])}
-        elif not name.endswith("embed_tokens.weight"):  # copies, in older files
+        elif not name.endswith("embed_tokens.weight"):  # a copy, in older files
             named[name.replace(".wi.", ".wi_1.")] = array * _factor(theirs) if name == LAST else array
     return named
 

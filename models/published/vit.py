@@ -1,4 +1,4 @@
-"""The Vision Transformer (Dosovitskiy et al. 2021) as `transformers` has it; DeiT without distillation is one too."""
+"""The Vision Transformer (Dosovitskiy et al. 2021) as in `transformers`, and DeiT without distillation."""
 
 import math
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from models.vit import ViTConfig
 
 KERNEL = "vit.embeddings.patch_embeddings.projection.weight"
 TOKEN, POSITIONS = "vit.embeddings.cls_token", "vit.embeddings.position_embeddings"
-CLASSES, TOKENS = "num_labels", "tokens"  # which files say in other words
+CLASSES, TOKENS = "num_labels", "tokens"  # our names of what files express differently
 
 
 def complete(theirs: Fields) -> dict[str, Any]:
-    """Fills in the numbers of classes and of tokens, which need other fields of the right type."""
+    """Adds the numbers of classes and of tokens, if the fields that they depend on have the right types."""
     side, patch = theirs.get("image_size"), theirs.get("patch_size")
     if "image_size" in theirs and not (type(side) is int and type(patch) is int and patch > 0):
         raise UsageError(
@@ -40,8 +40,8 @@ def finish(theirs: Fields, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, A
 
 
 def unpack(arrays: Arrays, theirs: Fields) -> Arrays:
-    """Flattens the kernel of patches from (outputs, channel, row, column), and tables with an axis for the batch."""
-    prefix = "" if KERNEL in arrays else "vit."  # of a model without a head
+    """Flattens the patches' kernel from (outputs, channel, row, column), and drops the batch axis of tables."""
+    prefix = "" if KERNEL in arrays else "vit."  # without a head, names have no prefix
     forms = {KERNEL: lambda kernel: kernel.transpose(0, 2, 3, 1).reshape(len(kernel), -1)}
     forms |= {TOKEN: lambda token: token.reshape(-1), POSITIONS: lambda table: table[0]}
     return {name: forms.get(prefix + name, lambda array: array)(array) for name, array in arrays.items()}

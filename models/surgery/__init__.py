@@ -1,1 +1,1 @@
-"""Operations on models that have weights: layers get other mechanisms, and kernels small additions."""
+"""Changes to models with weights: layers get other mechanisms, and kernels small additions."""

@@ -1,8 +1,8 @@
 """Initial values with which an exchanged attention layer computes what the layer before it did, where that is possible.
 
-Zhang's projection W2 ReLU(LN(W1 x + b1)) + b2 (arXiv:2310.11398, section 3.2) is a linear one, up to LN's ε, where x
-comes from a norm, x = w n + c with normalised n: with W1 = ±diag(1/w) and b1 = ∓c/w its 2D hidden units are ±n, which
-LN leaves as they are, and ReLU(n) - ReLU(-n) = n. Without LN it is a linear one for every x, with hidden units ±x.
+Zhang's projection W2 ReLU(LN(W1 x + b1)) + b2 (arXiv:2310.11398, section 3.2) can be linear, up to LN's ε, if x comes
+from a norm, x = w n + c with normalised n: with W1 = ±diag(1/w) and b1 = ∓c/w its 2D hidden units are ±n, which LN
+leaves as they are, and ReLU(n) - ReLU(-n) = n. Without LN it can be linear for every x, with hidden units ±x.
 """
 
 from collections.abc import Mapping
@@ -20,20 +20,21 @@ from models.surgery import exchange
 from models.transformer import TransformerConfig
 
 Flat = Mapping[str, jax.Array]
-SMALLEST = 1e-4  # weights of a norm below that share of the largest cannot be divided by
+SMALLEST = 1e-4  # a norm's weights below this share of the largest are not divided by
 
 
 def like(
     config: TransformerConfig, params: dict, original: TransformerConfig, before: dict
 ) -> tuple[dict, tuple[str, ...]]:
-    """Sets exchanged layers as near as their form allows to those of another model, and lists what is set.
+    """Sets exchanged layers as close to those of another model as their form allows, and lists what is set.
 
-    That is exact for MLPs in the place of linear projections (with a LayerNorm inside, where a norm precedes them), for
-    alignments, which start as the identity, for gates before a linear projection, and for a bilinear score.
+    This is exact for MLPs in place of linear projections (if a norm precedes those with a LayerNorm inside), for
+    alignments, which start as the identity, for gates before a linear projection, and for bilinear scores.
 
     Args:
-      params: Its parameters, with the arrays of the other model that have their form.
-      original: The config of the other model, which differs in its mechanisms alone.
+      config: The model's config.
+      params: Its parameters, which include the other model's arrays wherever shapes agree.
+      original: The other model's config, which differs in its mechanisms alone.
       before: The other model's parameters.
     """
     flat, theirs = (flatten_dict(tree, sep="/") for tree in (params, before))
@@ -54,7 +55,7 @@ def like(
 def _projection(
     config: TransformerConfig, path: str, piece: str, kind: str, flat: Flat, theirs: Flat
 ) -> dict[str, jax.Array]:
-    """Computes an MLP that is the linear projection of the other model, {} if there is none."""
+    """Computes an MLP that equals the other model's linear projection; {} if there is none."""
     kernel = theirs.get(f"{path}/{piece}/kernel")
     if kind not in MLPS or kernel is None:
         return {}
@@ -64,7 +65,7 @@ def _projection(
     bias = jnp.zeros(kernel.shape[-2:] if piece != "out" else kernel.shape[-1:]) if bias is None else bias
     there, here = (*shapes["up/kernel"][:-1], *bias.shape), (*shapes["up/kernel"][:-1], *shapes["down/bias"])
     if kernel.shape != there or not (there == here or exchange.regroups(f"{path}/{piece}/kernel", there, here)):
-        return {}  # it is projected from a latent, or to heads of which neither number divides the other
+        return {}  # the inputs are a latent, or neither number of heads divides the other
     if there != here:
         kernel, bias = (exchange.regrouped(array, here[-2]) for array in (kernel, bias))
     weight = np.asarray(kernel, np.float64).reshape(-1, np.prod(shapes["down/bias"]))
@@ -87,14 +88,14 @@ def _projection(
 
 
 def _norm_before(config: TransformerConfig, path: str, piece: str, flat: Flat) -> tuple[np.ndarray, np.ndarray] | None:
-    """Finds weight and bias of the norm that gives a projection its inputs, or None where there is none."""
+    """Finds weight and bias of the norm that precedes a projection; None if no norm does."""
     block, layer = path.rsplit("/", 1)
     stack, number = block.rsplit("_", 1)
     latent = "query_latent" if piece == "query" else "latent"
     if piece == "out" or f"{path}/{latent}/kernel" in flat:
         return None
     if layer == "cross" and piece != "query":
-        name = "encoder_norm"  # of what the encoder gives
+        name = "encoder_norm"
     elif config.norm != "post":
         name = f"{block}/norm_{layer}"
     elif layer == "cross":
@@ -110,7 +111,7 @@ def _norm_before(config: TransformerConfig, path: str, piece: str, flat: Flat) -
 
 
 def _alignment(path: str, flat: Flat) -> dict[str, jax.Array]:
-    """Makes the alignment that changes nothing, {} if there is none."""
+    """Makes an alignment that changes nothing; {} if the layer has none."""
     kernel, bias = (flat.get(f"{path}/align_{name}") for name in ("kernel", "bias"))
     if kernel is None:
         return {}
@@ -119,14 +120,14 @@ def _alignment(path: str, flat: Flat) -> dict[str, jax.Array]:
 
 
 def _gate(path: str, flat: Flat) -> dict[str, jax.Array]:
-    """Makes the gate that halves all, and doubles what is linear behind it, {} if there is no such gate."""
+    """Makes a gate that halves its inputs, and doubles the projection after it; {} if the layer has none."""
     out, gate = f"{path}/out/kernel", f"{path}/output_gate/"
     zeros = {name: jnp.zeros_like(array) for name, array in flat.items() if name.startswith(gate)}
     return zeros | {out: 2 * flat[out]} if zeros and out in flat else {}
 
 
 def _bilinear(path: str, ours: Mechanism, were: Mechanism, flat: Flat) -> dict[str, jax.Array]:
-    """Makes W_a = I · scale of a bilinear score in the place of dot products, else {}."""
+    """Makes W_a = I · scale for a bilinear score in place of dot products; {} for other scores."""
     plain = type(were.score) is DotProduct and not (were.score.dim or were.score.qk_norm)
     if not (isinstance(ours.score, Bilinear) and plain):
         return {}

@@ -1,6 +1,6 @@
 """Low-rank adaptation (LoRA; Hu et al. 2021, arXiv:2106.09685): a kernel W becomes W + α/r · A B, and A and B learn.
 
-A and B are parameters beside the kernel, `lora_a` and `lora_b`, of which models know nothing: `merged` gives them W.
+A and B are parameters beside the kernel, `lora_a` and `lora_b`. Models do not know them: `merged` adds them to W first.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ class Lora(Checked):
     Attributes:
       rank: r.
       alpha: α.
-      on: A regular expression; kernels of dense layers with a match in their path are adapted.
-      also: A regular expression of further parameters that are trained whole, such as those of an exchanged layer.
+      on: A regular expression; the kernels of dense layers whose path matches are adapted.
+      also: A regular expression; further parameters whose path matches are trained whole, such as an exchanged layer's.
     """
 
     rank: Count = 8
@@ -40,12 +40,12 @@ class Lora(Checked):
 
     @property
     def frozen(self) -> str:
-        """A regular expression of the paths of all parameters that are not trained."""
+        """A regular expression that matches the paths of all parameters that are not trained."""
         trained = "|".join(filter(None, [f"/({'|'.join(NAMES)})$", self.also]))
         return f"^(?!.*({trained}))"
 
     def added(self, params: Tree, key: jax.Array) -> Tree:
-        """Adds an A, normal with variance 1/inputs, and a B of zeros beside each adapted kernel.
+        """Adds A, normal with variance 1/inputs, and B, which is zero, beside each adapted kernel.
 
         Raises:
           UsageError: no kernel is adapted.
@@ -63,35 +63,34 @@ class Lora(Checked):
         return unflatten_dict(flat, sep="/")
 
     def merged(self, params: Tree) -> Tree:
-        """Computes the parameters of the model itself, with W + α/r · A B for each adapted kernel W."""
-        plain, additions = (flatten_dict(tree, sep="/") for tree in split(params))
-        for path in [path for path in plain if _beside(path, "lora_a") in additions]:
-            a, b = (additions[_beside(path, name)] for name in NAMES)
-            plain[path] = plain[path] + self.alpha / self.rank * jnp.tensordot(a, b, 1).astype(plain[path].dtype)
-        return unflatten_dict(plain, sep="/")
+        """Computes the model's own parameters, with W + α/r · A B for each adapted kernel W."""
+        flat = flatten_dict(params, sep="/")
+        for path in [path for path in flat if _beside(path, "lora_a") in flat]:
+            a, b = (flat.pop(_beside(path, name)) for name in NAMES)
+            flat[path] = flat[path] + self.alpha / self.rank * jnp.tensordot(a, b, 1).astype(flat[path].dtype)
+        return unflatten_dict(flat, sep="/")
 
 
 @functools.cache
 def parse(text: str, field: str = FIELD) -> Lora | None:
-    """Reads the adaptation of a spec string such as `lora(rank=4)`, None for ''; raises UsageError if it is none."""
+    """Reads a spec string such as `lora(rank=4)`, None for ''; raises UsageError if it names no adaptation."""
     return specs.make(text, {"lora": Lora}, f"adaptation in {field}") if text else None
 
 
 def is_addition(path: str) -> bool:
-    """Tells whether a path is that of an A or a B."""
+    """Tells whether a path is that of A or B."""
     return path.endswith(tuple(f"/{name}" for name in NAMES))
 
 
 def split(params: Tree) -> tuple[Tree, Tree]:
-    """Separates the parameters of the model itself from the additions."""
+    """Separates the model's own parameters from the additions."""
     flat = flatten_dict(params, sep="/")
-    parts = ({path: flat[path] for path in flat if is_addition(path) == addition} for addition in (False, True))
-    plain, additions = (unflatten_dict(part, sep="/") for part in parts)
-    return plain, additions
+    additions = {path: flat.pop(path) for path in [*flat] if is_addition(path)}
+    return unflatten_dict(flat, sep="/"), unflatten_dict(additions, sep="/")
 
 
-def joined(params: Tree, additions: Tree) -> Tree:
-    """Joins what `split` has separated."""
+def join(params: Tree, additions: Tree) -> Tree:
+    """Undoes `split`."""
     return unflatten_dict(flatten_dict(params, sep="/") | flatten_dict(additions, sep="/"), sep="/")
 
 
@@ -104,5 +103,5 @@ def _dense(path: str, array: jax.Array) -> bool:
 
 
 def _inputs(path: str, array: jax.Array) -> int:
-    """Counts the axes of a kernel that are inputs: two where a projection takes heads."""
+    """Counts a kernel's input axes: two where a projection takes heads."""
     return 2 if array.ndim == 3 and "/out/" in path else 1

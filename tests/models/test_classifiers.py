@@ -12,7 +12,7 @@ import pytest
 
 from attention.activations import gelu
 from attention.channel import Cbam, Spatial, SqueezeExcitation
-from models.cnn import CNN, CNNConfig, resolve
+from models.cnn import CNN, CNNConfig
 from models.layers.positions import sinusoids
 from models.text_classifier import TextClassifier, TextClassifierConfig, mean_of_real
 from models.vit import ViT, ViTConfig, patches
@@ -78,7 +78,6 @@ CNN_CONFIG = CNNConfig(
     name="cnn", attention="none", stages=2, depth=1, width=8, groups=2, norm_epsilon=1e-6, dropout=0.0
 )
 CNN_IMAGES = jax.random.normal(jax.random.key(0), (3, 9, 7, 3))
-SPECS = ("none", "squeeze_excitation(ratio=4)", "spatial(kernel=3)", "cbam(ratio=2, kernel=5)", "none|cbam(ratio=4)")
 
 
 def build_cnn(**changes):
@@ -87,25 +86,21 @@ def build_cnn(**changes):
     return jax.jit(model.apply), jax.tree.map(lambda x: numbers.normal(0, 0.3, x.shape).astype(x.dtype), shapes)
 
 
-@pytest.mark.parametrize("spec", SPECS)
-def test_parameters_have_their_closed_form(spec):
+@pytest.mark.parametrize(
+    ("spec", "gates", "more"),  # those of the blocks of 8 and of 16 channels, and their parameters
+    [
+        ("squeeze_excitation(ratio=4)", (SqueezeExcitation(4), SqueezeExcitation(4)), (2 * 8 * 2, 2 * 16 * 4)),
+        ("spatial(kernel=3)", (Spatial(3), Spatial(3)), (18, 18)),
+        ("none|cbam(ratio=4)", (None, Cbam(4, 7)), (0, 2 * 16 * 4 + 98)),
+    ],
+)
+def test_each_stage_has_its_attention_and_parameters_their_closed_form(spec, gates, more):
     config = dataclasses.replace(CNN_CONFIG, attention=spec)
+    assert config.gates == gates
     shapes = jax.eval_shape(CNN(config, 5, 63).init, jax.random.key(0), CNN_IMAGES)
-    more = {  # in each block of 8 and of 16 channels
-        "none": (0, 0),
-        "squeeze_excitation(ratio=4)": (2 * 8 * 2, 2 * 16 * 4),
-        "spatial(kernel=3)": (18, 18),
-        "cbam(ratio=2, kernel=5)": (2 * 8 * 4 + 50, 2 * 16 * 8 + 50),
-        "none|cbam(ratio=4)": (0, 2 * 16 * 4 + 98),
-    }[spec]
     block = lambda c: 2 * (9 * c * c + 2 * c)  # noqa: E731  convolutions and norms
     plain = 9 * 3 * 8 + block(8) + 4 * 8 * 16 + block(16) + 2 * 16 + 16 * 5 + 5
     assert count_parameters(shapes) == plain + sum(more)
-
-
-def test_each_stage_has_its_attention():
-    assert resolve("none|squeeze_excitation(ratio=4)", 3) == (None, SqueezeExcitation(4), SqueezeExcitation(4))
-    assert resolve("spatial|cbam(kernel=3)", 2) == (Spatial(7), Cbam(16, 3))
 
 
 @pytest.mark.parametrize("spec", ["squeeze_excitation(ratio=4)", "none|cbam(ratio=4)"])
@@ -185,9 +180,7 @@ def test_parameters_of_hosseinis_imdb_models(attention, layer):
 
 
 @pytest.mark.parametrize("pool", ["mean", more("class_token")])
-@pytest.mark.parametrize(
-    "attention", once(["dot_product", "optimised", "efficient", "super", "neural", "linear"], ["super"])
-)
+@pytest.mark.parametrize("attention", once(["dot_product", "super", "linear"], ["super"]))
 def test_padding_after_a_text_is_as_if_it_were_not_there(attention, pool):
     model, params = build_text(attention=attention, pool=pool)
     logits = apply(model, params, TEXT_TOKENS, TEXT_LENGTHS)
@@ -217,9 +210,8 @@ def test_nothing_of_padding_reaches_a_logit_or_a_gradient(changes, pool):
     assert np.all(np.abs(gradient["params"]["embed"]["embedding"][np.unique(tokens[~padding])]).max(-1) > 0)
 
 
-@pytest.mark.parametrize("pool", once(["mean", "class_token"], ["mean"]))
-def test_a_text_without_tokens_has_finite_logits_and_gradients(pool):
-    model, params = build_text(pool=pool)
+def test_a_text_without_tokens_has_finite_logits_and_gradients():
+    model, params = build_text()
     empty = jnp.zeros(3, int)
     loss = lambda params: jnp.sum(apply(model, params, TEXT_TOKENS, empty) ** 2)  # noqa: E731
     chex.assert_tree_all_finite(jax.jit(jax.grad(loss))(params))

@@ -36,7 +36,6 @@ MARIAN = dataclasses.replace(
 SOURCE = jax.random.randint(jax.random.key(0), (3, 6), 1, 11)
 LENGTHS = jnp.array([6, 3, 1])
 TARGET = jax.random.randint(jax.random.key(1), (3, 5), 1, 13)
-# Each kind of state, table, tie and alignment, as decoder self-attention and as cross-attention.
 
 
 def build(vocabularies=(11, 13), lengths=(6, 7), **changes):
@@ -139,13 +138,7 @@ def test_each_layer_of_either_side_has_its_implementation():
     assert counted.implementations == ("reference", "reference", "chunked(8, 16)")
 
 
-@pytest.mark.more
-def test_sentences_longer_than_what_has_a_fixed_length():
-    model, params = build(lengths=(5, 7), positions="learned")
-    with pytest.raises(UsageError, match="Positions were learned for 5 tokens, but this sequence has 6"):
-        model.apply(params, SOURCE, LENGTHS, TARGET)
+def test_caches_longer_than_learned_positions_are_refused():
+    model, _ = build(lengths=(5, 7), positions="learned")
     with pytest.raises(UsageError, match="8 tokens were asked for, but positions were learned for 7"):
         model.init_caches(1, 8)
-    model, params = build(lengths=(6, 4), cross_attention="positional", decoder_attention="super")
-    with pytest.raises(UsageError, match="at most 4 tokens, but this one has 5"):
-        model.apply(params, SOURCE, LENGTHS, TARGET)

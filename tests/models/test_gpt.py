@@ -64,12 +64,6 @@ def test_scaled_embeddings_are_multiplied_by_the_root_of_the_width():
     chex.assert_trees_all_close(apply(scaled, params, TOKENS), apply(plain, bigger, TOKENS), rtol=1e-5)
 
 
-def test_caches_longer_than_learned_positions_are_refused():
-    model, _ = build()
-    with pytest.raises(UsageError, match="13 tokens were asked for, but positions were learned for 12"):
-        model.init_caches(1, 13)
-
-
 def test_what_rotary_positions_do_not_make_relative_is_named():
     remarks = lambda **fields: small(GPTConfig, positions="rotary", **fields).remarks()  # noqa: E731
     assert remarks(attention="dot_product|gaussian|cosine|differential|state_space", depth=5) == []

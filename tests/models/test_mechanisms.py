@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import attention
 from attention import Mask, UsageError, reference
 from attention.forms import Tokens
-from attention.parameters import Parameter
 from attention.score import Score, Traits
 from attention.scores.dot import DotProduct
 from attention.scores.gaussian import Gaussian
 from attention.scores.location import Location
+from attention.scores.luong import Bilinear
+from attention.scores.pairwise import Neural
 from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import MECHANISMS, Align, Mechanism, register, resolve
 from tests.conftest import ROOT
@@ -83,18 +83,6 @@ def test_layers_equal_hosseinis_definitions(spec, implementation):
     chex.assert_trees_all_close(apply(module, {"params": params}, x), jax.vmap(definitions[spec])(x), atol=1e-5)
 
 
-@pytest.mark.parametrize(("spec", "identities"), [("optimised", ["value"]), ("efficient", ["key", "value"])])
-def test_slices_are_dot_product_with_identity_kernels(spec, identities):
-    params = params_of(layer("dot_product"))
-    identity = {"kernel": jnp.eye(WIDTH).reshape(WIDTH, HEADS, -1), "bias": jnp.zeros((HEADS, WIDTH // HEADS))}
-    full = params | dict.fromkeys(identities, identity)
-    kept = {name: piece for name, piece in params.items() if name not in identities}
-    x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
-    chex.assert_trees_all_close(
-        apply(layer(spec), {"params": kept}, x), apply(layer("dot_product"), {"params": full}, x), atol=1e-6
-    )
-
-
 @pytest.mark.more
 def test_alignment_starts_glorot_uniform_without_bias():
     module = MultiHeadAttention(resolve("super", 1)[0], 4, 200)
@@ -118,54 +106,58 @@ def test_cross_attention_reads_keys_and_values_from_the_source():
     chex.assert_trees_all_close(apply(module, {"params": params}, x, source), expected, atol=1e-5)
 
 
-def test_any_combination_of_pieces():
-    (built,) = resolve("super(key='linear', per_head=True)", 1)
-    assert built == Mechanism(
-        "super", MECHANISMS["super"].source, key="linear", value="identity", align=Align(per_head=True)
-    )
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("super(key='linear', per_head=True)", {"key": "linear", "value": "identity", "align": Align(per_head=True)}),
+        ("neural(dim=3, query='mlp', align='per_head')", {"query": "mlp", "score": Neural(3), "align": Align(True)}),
+        ("neural(per_head=True)", {"score": Neural(per_head=True), "align": None}),
+        ("dot_product(align=True, window=2)", {"align": Align(), "window": 2}),
+        ("super(align=False)", {"align": None}),
+        ("bilinear(per_head=True)", {"name": "luong_general", "score": Bilinear(per_head=True)}),
+    ],
+)
+def test_a_spec_string_combines_any_pieces(spec, expected):
+    (built,) = resolve(spec, 1)
+    assert built == dataclasses.replace(MECHANISMS[built.name], **expected)
 
 
-def test_an_alignment_with_any_score():
-    (built,) = resolve("neural(dim=3, query='mlp', align='per_head', per_head=True)", 1)
-    assert (built.query, built.align, built.score.per_head) == ("mlp", Align(per_head=True), True)
-    assert resolve("dot_product(align=True)", 1)[0].align == Align()
-    assert resolve("super(align=False)", 1)[0].align is None
+ZHANG = {
+    "mlp_qkv": (True, True),
+    "dual_linear": (True, False),
+    "mlp_roberta": (False, True),
+    "decomposable": (False, True),
+}
 
 
-def test_bilinear_is_another_name_of_luong_general():
-    assert resolve("bilinear(per_head=True)", 1) == resolve("luong_general(per_head=True)", 1)
-
-
-def test_mlp_kv_without_its_relu_is_dual_linear():
-    """A LayerNorm bias far above 0 keeps every unit of `mlp_kv` alive: ReLU then changes nothing."""
-    params = params_of(layer("mlp_kv"))
-    for piece in ("key", "value"):
-        params[piece]["norm"]["bias"] = params[piece]["norm"]["bias"] + 50.0
-    x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
-    neural, dual = (apply(layer(spec), {"params": params}, x) for spec in ("mlp_kv", "dual_linear"))
-    chex.assert_trees_all_close(neural, dual, atol=1e-5)
-    alive = params_of(layer("mlp_kv"))
-    neural, dual = (apply(layer(spec), {"params": alive}, x) for spec in ("mlp_kv", "dual_linear"))
-    assert jnp.abs(neural - dual).max() > 0.05
-
-
-def test_mlp_projections_are_zhangs_equation():
-    """W2 ReLU(LayerNorm(W1 x + b1)) + b2 for queries, keys and values (Zhang §3.2)."""
-    params = params_of(layer("mlp_qkv"))
+@pytest.mark.parametrize("spec", ZHANG)
+def test_mlp_projections_are_zhangs_equation(spec):
+    """W2 ReLU(LayerNorm(W1 x + b1)) + b2 (Zhang §3.2), without what the ablations leave out."""
+    normed, rectified = ZHANG[spec]
+    params = params_of(layer(spec))
     x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
 
-    def mlp(weights):
-        hidden = x @ weights["up"]["kernel"] + weights["up"]["bias"][None, None]
-        centred = hidden - hidden.mean(-1, keepdims=True)
-        normal = centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
-        hidden = normal * weights["norm"]["scale"][None, None] + weights["norm"]["bias"][None, None]
-        out = jnp.maximum(hidden, 0) @ weights["down"]["kernel"].reshape(2 * WIDTH, WIDTH)
-        return (out + weights["down"]["bias"].reshape(1, 1, WIDTH)).reshape(3, LENGTH, HEADS, -1)
+    def linear(weights, x):
+        width = x.shape[-1]
+        return x @ weights["kernel"].reshape(width, -1) + weights["bias"].reshape(1, 1, -1)
 
-    heads = jax.nn.dot_product_attention(*(mlp(params[name]) for name in ("query", "key", "value")))
-    out = heads.reshape(3, LENGTH, WIDTH) @ params["out"]["kernel"].reshape(WIDTH, WIDTH)
-    expected = out + params["out"]["bias"][None, None]
-    chex.assert_trees_all_close(apply(layer("mlp_qkv"), {"params": params}, x), expected, atol=1e-4)
+    def projected(weights):
+        if "up" not in weights:
+            return linear(weights, x)
+        hidden = linear(weights["up"], x)
+        if normed:
+            centred = hidden - hidden.mean(-1, keepdims=True)
+            hidden = centred / jnp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+            hidden = hidden * weights["norm"]["scale"][None, None] + weights["norm"]["bias"][None, None]
+        return linear(weights["down"], jnp.maximum(hidden, 0) if rectified else hidden)
+
+    query, value = projected(params["query"]), projected(params["value"])
+    key = projected(params["key"]) if "key" in params else query  # one MLP of both
+    heads = (side.reshape(3, LENGTH, HEADS, -1) for side in (query, key, value))
+    scale = 1.0 if spec == "decomposable" else None
+    out = jax.nn.dot_product_attention(*heads, scale=scale).reshape(3, LENGTH, WIDTH)
+    expected = linear(params["out"], out)
+    chex.assert_trees_all_close(apply(layer(spec), {"params": params}, x), expected, atol=1e-4)
 
 
 def test_a_score_may_read_the_queries_alone():
@@ -179,7 +171,7 @@ def test_a_score_may_read_the_queries_alone():
     assert cache.key is None
     step = lambda x, cache: apply(module, {"params": params}, x, cache=cache)  # noqa: E731
     chex.assert_trees_all_close(in_parts(step, x, cache, (4, LENGTH))[0], whole, atol=1e-5)
-    for wrong, message in (({"key": "linear"}, "looks at no key"), ({"query": "none"}, "needs a query")):
+    for wrong, message in (({"key": "linear"}, "reads no key"), ({"query": "none"}, "needs a query")):
         with pytest.raises(UsageError, match=message):
             dataclasses.replace(row, **wrong)
 
@@ -197,24 +189,8 @@ class KeysAlone(Score):
 
 
 def test_keys_share_no_projection_with_queries_that_have_none():
-    with pytest.raises(UsageError, match="keys projects no queries, so key='shared' cannot be"):
+    with pytest.raises(UsageError, match="keys projects no queries, so key='shared' is impossible"):
         Mechanism("keys", "", query="none", key="shared", score=KeysAlone())
-
-
-def test_decomposable_compares_one_mlp_of_both():
-    params = params_of(layer("decomposable"))
-    assert set(params) == {"query", "value", "out"}
-    x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
-
-    def linear(weights, x):
-        width = x.shape[-1]
-        return x @ weights["kernel"].reshape(width, -1) + weights["bias"].reshape(1, 1, -1)
-
-    compared = linear(params["query"]["down"], jnp.maximum(linear(params["query"]["up"], x), 0))
-    split = lambda x: x.reshape(3, LENGTH, HEADS, -1)  # noqa: E731
-    heads = jax.nn.dot_product_attention(split(compared), split(compared), split(linear(params["value"], x)), scale=1.0)
-    expected = linear(params["out"], heads.reshape(3, LENGTH, WIDTH))
-    chex.assert_trees_all_close(apply(layer("decomposable"), {"params": params}, x), expected, atol=1e-4)
 
 
 @pytest.mark.more
@@ -240,16 +216,11 @@ def test_cross_attention_from_a_wider_source():
     """Keys and values are projected from any width to that of the queries; slices cannot be."""
     x, source = (jax.random.normal(jax.random.key(s), (2, n, w)) for s, n, w in ((5, 4, WIDTH), (6, LENGTH, 12)))
     for spec in ("dot_product", "mlp_qkv", "delta", "neural"):
-        params = layer(spec).init(jax.random.key(0), x, source)
-        chex.assert_shape(apply(layer(spec), params, x, source), x.shape)
+        out, _ = jax.eval_shape(layer(spec).init_with_output, jax.random.key(0), x, source)
+        assert out.shape == x.shape
     for spec, piece in (("efficient", "identity"), ("decomposable", "shared")):
         with pytest.raises(UsageError, match=f"projection '{piece}', so the source must be 8 wide.*not 12"):
             layer(spec).init(jax.random.key(0), x, source)
-
-
-def test_one_mechanism_a_layer_and_the_last_repeats():
-    names = [mechanism.name for mechanism in resolve("super|efficient|dot_product", 5)]
-    assert names == ["super", "efficient", "dot_product", "dot_product", "dot_product"]
 
 
 @pytest.mark.parametrize(("gate", "numbers"), [("elementwise", WIDTH // HEADS), ("head", 1)])
@@ -269,15 +240,6 @@ def test_a_gate_multiplies_the_heads_outputs(spec, gate, numbers):
     mixed = heads.reshape(3, LENGTH, HEADS, -1) * factor
     out = np.tensordot(mixed, np.asarray(params["out"]["kernel"]), 2) + np.asarray(params["out"]["bias"])[None, None]
     np.testing.assert_allclose(apply(gated, {"params": params}, *inputs), out, atol=1e-5)
-
-
-def test_every_fourth_layer_of_a_hybrid():
-    rows = resolve("cycle(kimi_delta(conv=4)*3|dot_product)", 8)
-    assert rows == resolve("|".join(["kimi_delta(conv=4)|kimi_delta(conv=4)|kimi_delta(conv=4)|dot_product"] * 2), 8)
-    with pytest.raises(UsageError, match="does not fit 6 layers; 4 or 8 would do"):
-        resolve("cycle(kimi_delta*3|dot_product)", 6)
-    with pytest.raises(UsageError, match="Unknown attention mechanism 'kimi'"):
-        resolve("cycle(kimi*3|dot_product)", 8)
 
 
 @pytest.fixture
@@ -311,11 +273,10 @@ def test_a_registered_row_is_as_good_as_any_other():
     ("row", "message"),
     [
         (Mechanism("super", "mine"), "There is an attention mechanism 'super' already"),
-        (Mechanism("bilinear", "mine"), "There is an attention mechanism 'bilinear' already"),
         (Mechanism("my-own", "mine"), "'my-own' cannot stand in a spec string"),
         (Mechanism("lambda", "mine"), "'lambda' cannot stand in a spec string"),
         (Mechanism("cycle", "mine"), "'cycle' cannot stand in a spec string"),
-        (Gaussian(), r"must be a Mechanism, not Gaussian\(normaliser='softmax', sigma=1.0"),
+        (Gaussian(), r"register takes a Mechanism, not Gaussian\(normaliser='softmax', sigma=1.0"),
     ],
 )
 def test_what_cannot_be_registered(row, message):
@@ -330,7 +291,6 @@ def test_what_cannot_be_registered(row, message):
     ("spec", "message"),
     [
         ("supper", r"Unknown attention mechanism 'supper'\. Did you mean 'super'\? Valid: additive, alibi, bilinear"),
-        ("super(perhead=True)", r"Unknown option of super 'perhead'\. Did you mean 'per_head'"),
         (
             "dot_product(per_head=True)",
             r"Unknown option of dot_product 'per_head'.*Valid: align, dim, key, kv_heads, latent, latent_norm",
@@ -338,25 +298,16 @@ def test_what_cannot_be_registered(row, message):
         ("super(key='liner')", r"Unknown option key 'liner'\. Did you mean 'linear'"),
         ("super(kv_heads=2)", r"super has a projection 'identity', which makes all heads, so it takes no kv_heads=2"),
         ("dot_product(rotary=4)", r"rotary=4 is the part that turns beside a latent; give latent too"),
-        ("dot_product(output_gate='heads')", r"Unknown option output_gate 'heads'\. Did you mean 'head'"),
         ("dot_product(latent_norm=True)", r"dot_product has no latent to norm; give latent or query_latent too"),
         ("dot_product(query='identity', query_latent=4)", r"a projection 'identity', .* takes no query_latent=4"),
         ("gated_delta(latent=4, rotary=2)", r"gated_delta takes no rotary=2, which is for scores of pairs"),
         ("dot_product(latent=4, rotary=2, qk_norm='rms')", r"dot_product takes no rotary=2, which is for scores of pa"),
-        ("dot_product(latent=4, rotary=2, value='tied')", r"dot_product takes no rotary=2, .* values that are not the"),
-        ("super(align=False, per_head=True)", r"per_head is of the alignment, which align=False leaves out"),
+        ("super(align=False, per_head=True)", r"per_head belongs to the alignment, which align=False leaves out"),
         ("super(align='per_head', per_head=False)", r"contradict each other"),
-        ("neural(dim=2, dim=3)", r"Cannot read"),
         ("dot_product(align='head')", r"align must be True, False or 'per_head', not 'head'"),
-        (
-            "linear(hidden=(2,))",
-            r"Unknown option of linear 'hidden'.*Valid: align, feature, key, kv_heads, latent, latent_norm",
-        ),
-        ("neural(dim=0)", r"dim must be at least 1, or None \(as wide as the head\), but it is 0"),
-        ("neural(value='tied')", r"keeps no keys that could be values, so value='tied' cannot be"),
-        ("dot_product(key='none')", r"needs a key, so key='none' cannot be"),
-        ("positional(query='linear')", r"looks at no query, so query='linear' cannot be"),
-        ("super|super|super", r"names 3 layers, but the model has 2"),
+        ("neural(value='tied')", r"keeps no keys as values, so value='tied' is impossible"),
+        ("dot_product(key='none')", r"needs a key, so key='none' is impossible"),
+        ("positional(query='linear')", r"reads no query, so query='linear' is impossible"),
         ("", r"mechanism is needed; choose from"),
     ],
 )
@@ -389,29 +340,6 @@ def test_an_option_of_a_score_does_not_hide_what_rows_and_scores_have(option):
     kind = dataclasses.make_dataclass("Mine", [(option, float, 0.1)], bases=(DotProduct,), frozen=True)
     with pytest.raises(UsageError, match=f"The score Mine cannot have an option {option}"):
         Mechanism("mine", "this test", score=kind())
-
-
-def test_a_score_is_an_object_of_a_frozen_dataclass(unchecked_shapes):
-    class Undecorated(DotProduct):
-        pass
-
-    with pytest.raises(UsageError, match=r"The score must be an object, not a class; write DotProduct\(\)"):
-        Mechanism("mine", "here", score=DotProduct)
-    with pytest.raises(UsageError, match="The score Undecorated must be a frozen dataclass"):
-        Mechanism("mine", "here", score=Undecorated())
-
-
-def test_a_pair_has_one_number():
-    @dataclasses.dataclass(frozen=True)
-    class Mine(Score):
-        def parameters(self, sizes):
-            return {"slope": Parameter((sizes.heads,), jax.nn.initializers.ones)}
-
-        def pair(self, params, query, key, at):
-            return query @ key * params["slope"]
-
-    with pytest.raises(UsageError, match=r"Mine\.pair must return one number for a pair, not float32\[4\]"):
-        attention.attend(Mine(), {"slope": jnp.ones(4)}, *jnp.ones((3, 1, 2, 4, 6)))
 
 
 def test_the_hybrid_that_the_page_recommends_has_a_dot_product_in_every_fourth_of_eight_layers():

@@ -10,9 +10,12 @@ import json
 import os
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from models.published import pretrained
+from tests.models.small import random_params
 from train.run import workdir
 
 WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
@@ -42,6 +45,15 @@ def reloaded(theirs, folder, **options):
     again, told = type(theirs).from_pretrained(folder, output_loading_info=True, **options)
     assert {key: list(value) for key, value in told.items() if value} == {}
     return again.eval()
+
+
+def load_ours(folder, kind, sizes, *inputs, **fields):
+    """Our model of a folder, with what `sizes` makes of its description, its weights in it, and the report."""
+    described = pretrained.describe(str(folder))
+    model = kind(**described.fields | fields).build(*sizes(described))
+    fresh = random_params(model, *map(jnp.asarray, inputs))["params"]
+    params, report = pretrained.load(str(folder), model.config, fresh)
+    return model, {"params": params}, report
 
 
 def assert_close(found, expected, family, atol=1e-5, rtol=1e-5, where=..., what="logits"):

@@ -6,10 +6,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from attention import Mask
-from models.masked_lm import MaskedLM, MaskedLMConfig
+from models.masked_lm import MaskedLMConfig
 from models.published import pretrained
-from tests.models.small import apply, random_params
-from tests.parity.close import assert_close, logits_of, noisy, reloaded, torch, transformers
+from tests.models.small import apply
+from tests.parity.close import assert_close, load_ours, logits_of, noisy, reloaded, torch, transformers
 
 TOKENS = np.array([[5, 3, 9, 2, 7, 4, 8], [4, 6, 10, 3, 0, 0, 0], [0, 0, 2, 8, 5, 7, 0]])  # 0 is padding
 REAL = TOKENS != 0
@@ -26,11 +26,7 @@ def saved(tmp_path):
 
 
 def ours(folder):
-    described = pretrained.describe(str(folder))
-    model = MaskedLM(MaskedLMConfig(**described.fields), described.vocabulary, described.length)
-    fresh = random_params(model, jnp.asarray(TOKENS))["params"]
-    params, report = pretrained.load(str(folder), model.config, fresh)
-    return model, {"params": params}, report
+    return load_ours(folder, MaskedLMConfig, lambda described: (described.vocabulary, described.length), TOKENS)
 
 
 def test_logits_are_equal_with_padding_and_types_and_an_export_loads(saved, tmp_path):

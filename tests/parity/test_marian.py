@@ -11,8 +11,7 @@ from models.published import pretrained
 from models.published.hugging_face import BIN, SAFETENSORS
 from tests.models.published.families import SPECIAL
 from tests.models.published.families import build as build_ours
-from tests.models.small import random_params
-from tests.parity.close import assert_close, torch, transformers
+from tests.parity.close import assert_close, load_ours, torch, transformers
 from tests.train.data.tokenisers.test_marian import TEXTS, write
 from train.data import tokenisers
 
@@ -52,11 +51,9 @@ def logits_of(model, source=SOURCE, target=TARGET):
 
 
 def ours(folder):
-    described = pretrained.describe(folder)
-    config = EncoderDecoderConfig(**described.fields)
-    model = EncoderDecoder(config, *[described.vocabulary] * 2, *[described.length] * 2)
-    fresh = random_params(model, *map(jnp.asarray, (SOURCE, LENGTHS, TARGET)))["params"]
-    return model, *pretrained.load(folder, config, fresh)
+    sizes = lambda described: (*[described.vocabulary] * 2, *[described.length] * 2)  # noqa: E731
+    model, params, report = load_ours(folder, EncoderDecoderConfig, sizes, SOURCE, LENGTHS, TARGET)
+    return model, params["params"], report
 
 
 def apply(model, params, source=SOURCE, lengths=LENGTHS, target=TARGET):

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from attention import Mask
-from models.masked_lm import MaskedLM, MaskedLMConfig
+from models.masked_lm import MaskedLMConfig
 from models.published import pretrained
-from tests.models.small import apply, random_params
-from tests.parity.close import assert_close, logits_of, noisy, reloaded, torch, transformers
+from tests.models.small import apply
+from tests.parity.close import assert_close, load_ours, logits_of, noisy, reloaded, torch, transformers
 
 TOKENS = np.random.default_rng(0).integers(1, 13, (3, 12))
 TOKENS[1, 8:] = 0  # padding
@@ -25,16 +25,14 @@ def test_logits_are_equal_with_padding_and_an_export_loads(options, tmp_path):
     config, eager = transformers.ModernBertConfig(**SIZES, **options), {"attn_implementation": "eager"}
     theirs = noisy(lambda: transformers.ModernBertForMaskedLM._from_config(config, **eager), 0.2)
     theirs.save_pretrained(tmp_path / "theirs")
-    described = pretrained.describe(str(tmp_path / "theirs"))
-    model = MaskedLM(MaskedLMConfig(**described.fields), described.vocabulary, described.length)
-    fresh = random_params(model, jnp.asarray(TOKENS))["params"]
-    fresh["head"]["dense"]["bias"] *= 0
-    params, report = pretrained.load(str(tmp_path / "theirs"), model.config, fresh)
+    sizes = lambda described: (described.vocabulary, described.length)  # noqa: E731
+    model, params, report = load_ours(tmp_path / "theirs", MaskedLMConfig, sizes, TOKENS)
+    params["params"]["head"]["dense"]["bias"] *= 0
     assert (report.new, report.skipped) == (("head/dense/bias",), ())
     expected = logits_of(theirs, TOKENS, attention_mask=torch.as_tensor(REAL.astype(int)))
     dense = Mask(dense=jnp.asarray(REAL)[:, None, None, :])
-    found = apply(model, {"params": params}, jnp.asarray(TOKENS), dense)
+    found = apply(model, params, jnp.asarray(TOKENS), dense)
     assert_close(found, expected, "ModernBert", where=REAL)
-    pretrained.export(str(tmp_path / "ours"), model.config, params, length=32)
+    pretrained.export(str(tmp_path / "ours"), model.config, params["params"], length=32)
     again = reloaded(theirs, tmp_path / "ours", **eager)
     np.testing.assert_allclose(logits_of(again, TOKENS), logits_of(theirs, TOKENS), atol=1e-6)

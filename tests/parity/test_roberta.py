@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from attention import Mask
-from models.masked_lm import MaskedLM, MaskedLMConfig
+from models.masked_lm import MaskedLMConfig
 from models.published import pretrained
-from tests.models.small import apply, random_params
+from tests.models.small import apply
 from tests.models.test_masked_lm import CONFIG, TOKENS, build
-from tests.parity.close import assert_close, noisy, torch, transformers
+from tests.parity.close import assert_close, load_ours, noisy, torch, transformers
 from tests.parity.close import logits_of as logits
 
 PADDED = np.array([[5, 3, 9, 2, 7, 4, 8], [4, 6, 10, 3, 1, 1, 1], [1, 1, 2, 8, 5, 7, 1]])
@@ -39,10 +39,7 @@ def saved(tmp_path):
 
 
 def ours(folder):
-    described = pretrained.describe(folder)
-    model = MaskedLM(MaskedLMConfig(**described.fields), described.vocabulary, described.length)
-    params, report = pretrained.load(folder, model.config, random_params(model, TOKENS)["params"])
-    return model, {"params": params}, report
+    return load_ours(folder, MaskedLMConfig, lambda described: (described.vocabulary, described.length), TOKENS)
 
 
 def assert_same(found, expected, where=...):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from models.encoder_decoder import EncoderDecoderConfig
 from models.published import pretrained
-from tests.parity.close import assert_close, noisy, reloaded, torch, transformers
+from tests.parity.close import assert_close, load_ours, noisy, reloaded, torch, transformers
 from tests.parity.test_marian import apply
 from train.generation.decoding import translate
 from train.generation.search import Search
@@ -43,14 +43,9 @@ def logits_of(model):
 
 
 def ours(folder):
-    described = pretrained.describe(str(folder))
-    config = EncoderDecoderConfig(**described.fields)
-    model = EncoderDecoder(config, *[described.vocabulary] * 2, 20, 20)
-    inputs = map(jnp.asarray, (SOURCE, LENGTHS, TARGET))
-    shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
-    fresh = jax.tree.map(lambda leaf: jnp.full(leaf.shape, jnp.nan), shapes)
-    params, report = pretrained.load(str(folder), config, fresh)
-    return model, params, report
+    sizes = lambda described: (*[described.vocabulary] * 2, 20, 20)  # noqa: E731
+    model, params, report = load_ours(folder, EncoderDecoderConfig, sizes, SOURCE, LENGTHS, TARGET)
+    return model, params["params"], report
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -119,7 +119,7 @@ def test_only_exchanged_layers_of_loaded_models_have_another_start(before):
     for options, message in (
         ({"train__init_from": before}, "and there is none; set it to fresh"),
         ({}, "set model.pretrained or train.init_from"),
-        ({"train__init_from": before, "model__attention": "neural", "model__mlp": 16}, "model.mlp is not that of the"),
+        ({"train__init_from": before, "model__attention": "neural", "model__mlp": 16}, "model.mlp differs from the"),
     ):
         with pytest.raises(UsageError, match=message):
             Initial.of(setup_of(train__exchanged="like", **options))

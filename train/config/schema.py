@@ -19,7 +19,7 @@ from attention.types import (
     at_most,
 )
 from models.fields import BOOKKEEPING, HARDWARE, field
-from models.surgery import starts
+from models.surgery import exchange
 from train.config.durations import Duration, Length
 from train.config.optimizer import OptimizerConfig
 
@@ -53,7 +53,7 @@ class TrainConfig(Checked):
         "Work directory of another run. Parameters that have the same names and shapes there start from its values. "
         "`{seed}` stands for this run's seed, so that each seed of a sweep starts from its own model.",
     )
-    exchanged: Annotated[str, Reader(starts.parse)] = field(
+    exchanged: Annotated[str, Reader(exchange.parse)] = field(
         "fresh",
         "How attention layers start whose mechanism differs from that of the model whose weights `model.pretrained` or "
         "`init_from` loads. Their new parameters get the usual initial values (`fresh`) or, where possible, values "

@@ -18,9 +18,9 @@ from attention.errors import UsageError, listed
 from models.files import at_home
 from models.layers.multi_head import MultiHeadAttention
 from models.published import pretrained
-from models.surgery import exchange, low_rank, starts
+from models.surgery import exchange, low_rank
+from models.surgery.exchange import Distilled, Fresh
 from models.surgery.like import like
-from models.surgery.starts import Distilled, Fresh
 from models.transformer import TransformerConfig
 from train import optimizer
 from train.config.schema import Config
@@ -129,7 +129,7 @@ class Initial:
     @classmethod
     def of(cls, setup: Setup) -> "Initial":
         """Finds what a config asks for; refuses what is missing or contradictory."""
-        config, start = setup.config, starts.parse(setup.config.train.exchanged)
+        config, start = setup.config, exchange.parse(setup.config.train.exchanged)
         run = AnotherRun.of(config.source, setup.task.files()) if config.source else None
         original = None if start == Fresh() else _original(config, run)
         _check_fresh(config, start == Fresh(), setup.shapes.params)
@@ -145,11 +145,11 @@ class Initial:
             chosen = optimizer.matching(self.fresh, drawn)
             params = jax.tree.map(lambda fresh, ours, theirs: ours if fresh else theirs, chosen, drawn, params)
             names = [path for path, fresh in flatten_dict(chosen, sep="/").items() if fresh]
-            remarks.append(f"Fresh again: {pretrained.drawn_together(names)}.")
+            remarks.append(f"Fresh again: {pretrained.summarised(names)}.")
         if self.original:
             params, exchanged = self._exchanged(params)
             remarks += exchanged
-        return low_rank.joined(params, additions), "\n".join(filter(None, remarks))
+        return low_rank.join(params, additions), "\n".join(filter(None, remarks))
 
     def _loaded(self, task: Task, params: Params) -> tuple[Params, str]:
         """Loads the weights into parameters of the task, or of the task with the original model."""
@@ -169,7 +169,7 @@ class Initial:
         places = sharding.state_shardings(shapes, self.replicas.mesh)
         before, _ = self._loaded(teacher, jax.jit(teacher.init, out_shardings=places)(jax.random.key(0)))
         params, alike = like(task.model.config, params, original, before)
-        remarks = [f"Set to be like the layers before: {pretrained.drawn_together(alike)}."] if alike else []
+        remarks = [f"Set to be like the layers before: {pretrained.summarised(alike)}."] if alike else []
         if self.distilled:
             params, remark = self._distilled(teacher, before, params)
             remarks.append(remark)

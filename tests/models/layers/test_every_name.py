@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
-from flax.nnx import bridge
 
 import attention
 from attention import Mask, UsageError
@@ -23,47 +21,23 @@ from tests.sizes import once
 
 LENGTH, WIDTH, HEADS = 16, 64, 8
 CAUSAL = jnp.tril(jnp.ones((1, 1, LENGTH, LENGTH), bool))
-KEPT = ("neural", "super", "gated_delta", "forgetting")
 BY_PLACE = [name for name, row in MECHANISMS.items() if isinstance(row.score, Recurrence) or row.align]  # no dense mask
 TABLES = ("super", "positional", "positional_factorised")  # of a length
 
 
-def ways():
-    """A layer and a call of it, in Linen and in NNX."""
+def run(name, mask):
     x = jax.random.normal(jax.random.key(0), (2, LENGTH, WIDTH))
-
-    def linen(layer, mask):
-        variables = layer.init(jax.random.key(1), x, mask=mask)
-        return layer.apply(variables, x, mask=mask)
-
-    def in_nnx(layer, mask):
-        return bridge.ToNNX(layer, rngs=nnx.Rngs(0)).lazy_init(x, mask=mask)(x, mask=mask)
-
-    return linen, in_nnx
-
-
-@pytest.mark.parametrize("way", ways(), ids=["linen", "nnx"])
-@pytest.mark.parametrize("name", once(MECHANISMS, KEPT))
-def test_a_name_runs_as_the_page_says(name, way):
-    layer = MultiHeadAttention(name, heads=HEADS, length=LENGTH if name in TABLES else 0)
-    out = way(layer, Mask(causal=True))
-    assert out.shape == (2, LENGTH, WIDTH)
-    assert jnp.isfinite(out).all()
-    if name not in (*BY_PLACE, "forgetting", "path"):
-        assert jnp.allclose(way(layer, CAUSAL), out, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", [*BY_PLACE, "forgetting", "path"])
-def test_what_takes_no_array_as_a_mask_says_what_to_give(name):
     layer = MultiHeadAttention(name, heads=HEADS, length=LENGTH)
-    with pytest.raises(UsageError, match=r"Mask\(causal=True\)|causal mask"):
-        ways()[0](layer, CAUSAL)
+    return layer.init_with_output(jax.random.key(1), x, mask=mask)[0]
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_a_table_without_a_length_says_so(name):
-    with pytest.raises(UsageError, match="length"):
-        ways()[0](MultiHeadAttention(name, heads=HEADS), Mask(causal=True))
+@pytest.mark.parametrize("name", once(MECHANISMS, ("neural", "super", "gated_delta", "forgetting")))
+def test_an_array_is_a_mask_too_or_one_sentence_says_what_to_give(name):
+    if name in (*BY_PLACE, "forgetting", "path"):
+        with pytest.raises(UsageError, match=r"Mask\(causal=True\)|causal mask"):
+            run(name, CAUSAL)
+    else:
+        np.testing.assert_allclose(run(name, CAUSAL), run(name, Mask(causal=True)), atol=1e-5)
 
 
 def page(name):

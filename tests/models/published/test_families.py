@@ -141,10 +141,7 @@ OF_MARIAN = {
 FITTING = [
     # a mechanism, what is new of it, and what is skipped of the published one
     ("mlp_marian", {"query", "key", "out"}, {"q_proj", "k_proj", "out_proj"}),
-    ("mlp_qkv", {"query", "key", "value"}, {"q_proj", "k_proj", "v_proj"}),
     ("mlp_kv", {"key", "value"}, {"k_proj", "v_proj"}),
-    ("dual_linear", {"key", "value"}, {"k_proj", "v_proj"}),
-    ("mlp_roberta", {"query", "key", "value"}, {"q_proj", "k_proj", "v_proj"}),
     ("efficient", set(), {"k_proj", "v_proj"}),
     ("super", {"align_kernel", "align_bias"}, {"k_proj", "v_proj"}),
     ("neural", {"score"}, set()),
@@ -259,16 +256,9 @@ def test_a_model_without_a_head_leaves_it_new(kind, head, block, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
-        ("roberta", {"depth": 3}, "model.depth is 3 but there 2"),
         ("roberta", {"heads": 4, "mlp": 8}, "model.heads is 4 but there 2; model.mlp is 8 but there 32"),
-        ("roberta", {"norm": "pre"}, "model.norm is 'pre' but there 'post'"),
         ("roberta", {"positions": "rotary"}, "model.positions is 'rotary' but there 'learned'"),
-        ("roberta", {"padding_token": 0}, "model.padding_token is 0 but there 1"),
-        ("roberta", {"token_types": 2}, "model.token_types is 2 but there 1"),
-        ("marian", {"decoder_depth": 2}, "model.decoder_depth is 2 but there 1"),
-        ("marian", {"scale_embeddings": False}, "model.scale_embeddings is False but there True"),
         ("marian", {"output_bias": False}, "model.output_bias is False but there True"),
-        ("marian", {"positions": "sinusoidal"}, "model.positions is 'sinusoidal' but there 'sinusoidal_halves'"),
     ],
 )
 def test_another_architecture_is_refused_with_both_values(kind, changes, message, tmp_path):
@@ -285,32 +275,24 @@ def test_another_architecture_is_refused_with_both_values(kind, changes, message
         ("roberta", {"max_position_embeddings": 7}, "the length is 6 but there 5"),
         ("roberta", {"model_type": "albert"}, "of type 'albert'; only 'roberta', 'bert', 'modernbert' can be loaded"),
         ("roberta", {"position_embedding_type": "relative_key"}, "='relative_key'; only 'absolute'"),
-        ("marian", {"vocab_size": 14, "decoder_vocab_size": 14}, "the vocabulary is 13 but there 14"),
         ("marian", {"decoder_ffn_dim": 64}, "has decoder_ffn_dim=64; only 32 can be loaded"),
         ("marian", {"activation_function": "mish"}, "activation_function='mish'; choose one with gelu"),
         ("marian", {"d_model": None}, "lacks d_model"),
-        ("marian", {"model_type": "roberta"}, "is a model of type 'roberta'; only 'marian', 't5' can be loaded"),
         ("bert", {"hidden_act": "relu"}, "has hidden_act='relu'; only 'gelu' can be loaded"),
-        ("vit", {"model_type": "deit"}, "cannot be loaded: its second token, of distillation"),
-        ("vit", {"qkv_bias": False}, "qkv_bias=False; only True can be loaded"),
-        ("modernbert", {"local_attention": "wide"}, "has a value that cannot be"),
+        ("vit", {"model_type": "deit"}, "cannot be loaded: its distillation token"),
+        ("modernbert", {"local_attention": "wide"}, "has an invalid value"),
         ("modernbert", {"layer_types": ["full_attention"]}, "cannot be loaded; only 2 times sliding_attention or full"),
         ("modernbert", {"rope_parameters": ..., "global_rope_theta": 0}, "options must be numbers above 0"),
         ("vit", {"image_size": [6, 4]}, r"image_size=\[6, 4\] and patch_size=2, but only whole"),
-        ("bloom", {"apply_residual_connection_post_layernorm": True}, "layernorm=True; only False can be loaded"),
         ("diffllama", {"num_key_value_heads": 1}, "heads with 1 key heads cannot be loaded"),
-        ("diffllama", {"rms_norm_eps": 1e-6}, "rms_norm_eps=1e-06; only 1e-05 can be loaded"),
         ("t5", {"feed_forward_proj": "twice-gelu"}, "feed_forward_proj='twice-gelu' cannot be loaded; gated-gelu can"),
         ("llama", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "part of each head"),
         ("llama", {"tie_word_embeddings": "false"}, "tie_word_embeddings='false', which cannot be loaded"),
         ("deepseek_v2", {"first_k_dense_replace": 1}, r"1 of the 2 layers have experts \(first_k_dense_replace=1\)"),
         more("deepseek_v2", {"v_head_dim": 3}, "Values of a head are 3 wide and keys 4; only equal widths"),
-        more("deepseek_v2", {"attention_bias": True}, "attention_bias=True; only False can be loaded"),
         ("llama", {"model_type": "gpt_oss"}, "'gpt_oss', which cannot be loaded: its MLPs are experts"),
-        more("qwen3", {"rms_norm_eps": 1e-5}, "rms_norm_eps=1e-05 is of queries and keys too"),
-        more("gemma2", {"layer_types": ["full_attention"]}, "only 2 times sliding_attention or full_attention can"),
+        more("qwen3", {"rms_norm_eps": 1e-5}, "rms_norm_eps=1e-05 also applies to queries and keys"),
         ("gemma3_text", {"use_bidirectional_attention": True}, "a GPT is causal"),
-        ("mamba2", {"hidden_act": "gelu"}, "hidden_act='gelu'; only 'silu' can be loaded"),
         ("llama", {"intermediate_size": 0}, "intermediate_size=0; only blocks with an MLP can be loaded"),
         ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "dynamic.* cannot be loaded; only lin"),
         ("llama", {"rope_parameters": ..., "rope_theta": 0}, "options must be numbers above 0"),  # 0 is not the usual
@@ -321,12 +303,6 @@ def test_what_our_models_have_not_is_refused(kind, change, message, tmp_path):
     describe(tmp_path, change)
     with pytest.raises(UsageError, match=message):
         load(tmp_path, kind)
-
-
-def test_only_models_of_known_types_are_described(tmp_path):
-    (tmp_path / CONFIG).write_text(json.dumps({"model_type": "albert"}))
-    with pytest.raises(UsageError, match=r"of type 'albert'; only 'roberta', 'bert', 'modernbert', 'vit', .* can be"):
-        pretrained.describe(str(tmp_path))
 
 
 def test_other_tokens_do_not_fit(tmp_path):
@@ -355,18 +331,12 @@ def test_other_classes_get_a_new_head_and_other_images_are_refused(tmp_path):
     ("kind", "changes", "special", "message"),
     [
         ("roberta", {"attention": "luong_dot|mlp_roberta"}, {}, "model.attention is 'luong_dot|mlp_roberta', there 'd"),
-        ("roberta", {"norm": "pre"}, {}, "RoBERTa is closest, but model.norm is 'pre', there 'post'"),
         ("roberta", {"positions": "sinusoidal"}, {}, "RoBERTa is closest, but model.positions is 'sinusoidal', there"),
         ("marian", {"cross_attention": "mlp_kv"}, SPECIAL, "model.cross_attention is 'mlp_kv', there 'dot_product'"),
-        ("marian", {"norm": "pre"}, SPECIAL, "Marian is closest, but model.norm is 'pre', there 'post'"),
         ("marian", {"norm_epsilon": 1e-6}, SPECIAL, "model.norm_epsilon is 1e-06, there 1e-05"),
         ("marian", {}, {"pad": 12}, "needs the ids of its special tokens; give that of start, end"),
-        ("marian", {}, None, "give that of pad, start, end"),
         ("llama", {"attention": "neural(dim=2)"}, {}, "closest, but model.attention is 'neural(dim=2)'"),
-        ("llama", {"positions": "none"}, {}, "model.positions is 'none'"),
-        ("llama", {"gated": False}, {}, "model.gated is False, there True"),
         ("llama", {"mlp": 0, "gated": False, "mlp_bias": True}, {}, "model.mlp is 0, and blocks there have an MLP"),
-        ("mamba2", {"activation": "gelu"}, {}, "model.activation is 'gelu', there 'swish'"),
     ],
 )
 def test_what_a_family_lacks_is_not_exported(kind, changes, special, message, tmp_path):

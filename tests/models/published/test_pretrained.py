@@ -63,7 +63,7 @@ DAMAGES = [
     ),
     (
         lambda folder: edit(folder, lambda w: w.pop(QUERY)),
-        r"lacks roberta\.encoder\.layer\.\*\.attention\.self\.query\.weight; it is not",
+        r"lacks roberta\.encoder\.layer\.\*\.attention\.self\.query\.weight; it is incomplete",
     ),
     (
         lambda folder: (folder / SAFETENSORS).write_bytes((folder / SAFETENSORS).read_bytes()[:5000]),

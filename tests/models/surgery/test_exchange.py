@@ -38,9 +38,7 @@ def folder(tmp_path_factory):
         ("keep", "a|b(x=1)|a", "a|b(x=1)|a"),
         ("neural(dim=2)|keep", "a|b", "neural(dim=2)|b"),
         ("keep|super", "a|b(y='z')", "a|super"),
-        ("keep|super|keep", "a", "a|super|a"),
         ("super", "a|b", "super"),
-        ("keep*2|super", "cycle(a*2|b)", "a|a|super"),
         ("cycle(super*2|keep)", "cycle(a*2|b)", "super|super|b"),
     ],
 )

@@ -48,10 +48,8 @@ def test_a_merged_kernel_is_the_sum_by_hand():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("lora(rank=0)", "The option rank of lora must be at least 1, but it is 0"),
         ("lora(on='(')", r"The option on of lora must be a regular expression, but '\(' is none"),
         ("dora", r"Unknown adaptation in optimizer.lora 'dora'. Did you mean 'lora'\?"),
-        ("lora(ranks=2)", "Unknown option of lora 'ranks'. Did you mean 'rank'"),
     ],
 )
 def test_mistakes_are_one_sentence(spec, message):
