@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from matplotlib.figure import Figure
 
 import attention
 from analysis import measurements
@@ -29,7 +30,7 @@ from attention.forms import Tokens
 from attention.operations import Cost
 from attention.options import Options
 from attention.parameters import Sizes
-from benchmarks import measure, plots, schedules
+from benchmarks import measure, schedules
 from models import mechanisms
 from models.mechanisms import MECHANISMS, Mechanism
 from train import cli
@@ -130,7 +131,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
         result["growth"] = list(growth(shape, flags, {row["name"]: row for row in result["forward+backward"]}))
         yield result, f"\nforward+backward by length\n\n{growth_table(result['growth'])}"
     if flags.plot:
-        style.save(plots.growth(result["growth"]), flags.plot)
+        style.save(growth_figure(result["growth"]), flags.plot)
 
 
 def cores(shape: Shape, specs: tuple[str, ...]) -> Iterator[Core]:
@@ -370,6 +371,30 @@ def growth_table(rows: list[dict[str, Any]]) -> str:
 
     lines = ([row["length"], *(cell(row["cores"][name]) for name in names)] for row in rows)
     return plain_markdown(["tokens", *names], lines)
+
+
+@style.quiet
+def growth_figure(rows: list[dict[str, Any]]) -> Figure:
+    """Draws time and temporary memory against the number of tokens, both axes logarithmic."""
+    figure = Figure(figsize=(7.6, 3.4))
+    time, memory = figure.subplots(1, 2)
+    lengths = [row["length"] for row in rows]
+    for name, (colour, marker) in style.colours(rows[0]["cores"]).items():
+        by_length = [(row["length"], row["cores"][name]) for row in rows]
+        look = {"color": colour, "marker": marker, "label": name}
+        timed = [(length, core["seconds"] * 1e3) for length, core in by_length if "seconds" in core]
+        time.plot(*zip(*timed, strict=True), **look)
+        planned = [(length, core["temp_bytes"] / 1e6) for length, core in by_length if "temp_bytes" in core]
+        memory.plot(*zip(*planned, strict=True) if planned else ([], []), **look)
+    time.set(ylabel="ms, forward + backward", title="time")
+    memory.set(ylabel="MB", title="temporary memory")
+    for axes in (time, memory):
+        axes.set(xscale="log", yscale="log", xlabel="tokens")
+        axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+        axes.minorticks_off()
+    figure.legend(handles=time.lines, loc="outside lower center", ncols=3)
+    figure.suptitle("Attention of one sequence: what grows with its length")
+    return figure
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ A page says where a figure goes: `<!-- figures: NAME -->` stands before it and `
 table on separate lines, or a number within a sentence. `figures()` has all names.
 """
 
+import argparse
 import dataclasses
 import functools
 import json
@@ -29,6 +30,7 @@ from benchmarks import (
     endurance,
     inference,
     layers,
+    llama,
     marian,
     measure,
     pods,
@@ -39,7 +41,6 @@ from benchmarks import (
 from benchmarks import train_step as training
 from benchmarks.compilers import gpu
 from benchmarks.device import report as device
-from benchmarks.llama import __main__ as llama
 from benchmarks.peers import agreement
 from docs import address, choices, families
 from studies import declared, digits, kept, ledger, manual, precision, replication, runs, translations
@@ -181,10 +182,7 @@ def numbers() -> Iterator[tuple[str, str]]:
 
 
 def blocks() -> str:
-    """Compares GPTs with two kinds of blocks after as many seconds of training as the faster took, and at the end.
-
-    Between two evaluations the bits are those on the line through them.
-    """
+    """Compares GPTs with two kinds of blocks at the end of the faster one, by linear interpolation, and of each."""
     curves: dict[int, dict[str, Any]] = {}
     for group in finished.find([ROOT / "benchmarks/results/gpt_blocks_cpu.json"]).groups:
         name = "gpt_modern_pydoc" if group.settings["model.norm_type"] == "rms" else "gpt_pydoc"
@@ -193,7 +191,10 @@ def blocks() -> str:
     ends = {seed: min(curve[-1][1] for curve in both.values()) for seed, both in curves.items()}
     lines = []
     for name in ("gpt_pydoc", "gpt_modern_pydoc"):
-        bits = [at_time(curves[seed][name], end) for seed, end in ends.items()]
+        bits = []
+        for seed, end in ends.items():
+            _, seconds, values = zip(*curves[seed][name], strict=True)
+            bits.append(float(np.interp(end, seconds, values)))
         last = mean(both[name][-1][2] for both in curves.values())
         lines.append((f"`{name}`", f"{mean(bits):.3f} ({min(bits):.3f} to {max(bits):.3f})", f"{last:.3f}"))
     when = f"when the faster ended, after {min(ends.values()):.0f} to {max(ends.values()):.0f} s"
@@ -214,11 +215,6 @@ def of_surgery() -> Iterator[tuple[str, str]]:
             what = f"{name} {verdict.comparison.name} without seed 0"
             yield what, str(verdict.number(metric))
             yield f"{what}, verdict", verdict.words
-
-
-def at_time(curve: Sequence[tuple[int, float, float]], seconds: float) -> float:
-    """Interpolates the value at a time on a curve of steps, seconds and values."""
-    return float(np.interp(seconds, [point[1] for point in curve], [point[2] for point in curve]))
 
 
 def parity(families: dict[str, dict[str, dict[str, float]]]) -> str:
@@ -442,17 +438,8 @@ def written(text: str) -> str:
     return runs.with_figures(text, figure)
 
 
-def parser() -> cli.Parser:
-    """Makes the parser of the flags, of which there are none."""
-    return cli.Parser(__doc__)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: write(parser().parse_args(arguments)))
-
-
-def write(_: Any) -> None:
+@cli.program(__doc__)
+def main(_: argparse.Namespace) -> None:
     """Writes all pages, and the ledger as CSV."""
     for page in PAGES:
         page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -3,11 +3,11 @@
 python -m docs.make_configs
 """
 
+import argparse
 import ast
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from attention.types import Multiple, Names, Unit
 from models.fields import SETTING, FieldDeclaration
@@ -70,17 +70,8 @@ def _role(leaf: FieldDeclaration) -> str:
     return f"{leaf.role}, may change" if leaf.role == SETTING and leaf.changeable else leaf.role
 
 
-def parser() -> cli.Parser:
-    """Makes the parser of the flags, of which there are none."""
-    return cli.Parser(__doc__)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: write(parser().parse_args(arguments)))
-
-
-def write(_: Any) -> None:
+@cli.program(__doc__)
+def main(_: argparse.Namespace) -> None:
     """Writes the page."""
     PAGE.write_text(page(), encoding="utf-8")
 

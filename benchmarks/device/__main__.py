@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from attention.errors import unknown
-from benchmarks.device import about, listing, record, report
+from benchmarks.device import about, record, report, worker
 from benchmarks.device.items import GROUPS, Item
 from benchmarks.device.processes import Session
 from train import cli
@@ -36,7 +36,7 @@ SPARE = 4.0  # seconds for writing at the end
 def main(flags: argparse.Namespace) -> None:
     """Measures what is missing, and prints a table of all."""
     end = time.monotonic() + flags.seconds - SPARE
-    wanted = chosen(listing.items(flags.tiny), flags.only)
+    wanted = chosen(worker.items(flags.tiny), flags.only)
     if flags.list:
         print("\n".join(item.name for item in wanted))
         return

@@ -17,12 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import measure
+from benchmarks import llama, measure
 from benchmarks.device import about, timing
 from benchmarks.device.items import Item, Row, need
 from benchmarks.device.models import BENCH, COMPILED, EAGER, LLAMA, SMALL
 from benchmarks.device.timing import Event
-from benchmarks.llama import __main__ as llama
 from benchmarks.train_step import SilentTraining, silent_training, training_against_step
 from models.gpt import GPT
 from models.published import pretrained

@@ -16,11 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import inference, layers
+from benchmarks import inference, layers, llama
 from benchmarks.device import about, peers, timing
 from benchmarks.device.core import planned
 from benchmarks.device.items import Item, Row, need
-from benchmarks.llama import __main__ as llama
 from benchmarks.train_step import INPUTS, peer_of
 from train import loading
 from train.config.schema import Config

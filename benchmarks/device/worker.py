@@ -15,21 +15,32 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from attention.errors import UsageError
-from benchmarks.device import about, listing
-from benchmarks.device.items import Item, Row, Skipped
+from benchmarks.device import about, core, loop, models, peers, right
+from benchmarks.device.items import GROUPS, Item, Row, Skipped
 
 TOGETHER, THREADS = 32, 16  # items that are compiled before they are measured, and threads that compile
 SPOILT = 3  # the exit code where the device answers no more
 FULL = "RESOURCE_EXHAUSTED"  # several compilations share the memory, so one that lacked it is tried again by itself
 
 
+def items(tiny: bool) -> list[Item]:
+    """Lists all items, the most valuable first; whole models come sorted by stack.
+
+    Args:
+      tiny: Whether to take toy sizes in place of a device's.
+    """
+    whole = sorted((*models.items(tiny), *loop.items(tiny)), key=lambda item: item.stack)
+    known = [*right.items(tiny), *peers.items(tiny), *core.items(tiny), *whole]
+    return sorted(known, key=lambda item: GROUPS.index(item.group))
+
+
 def main(stack: str, tiny: bool, names: list[str], out: TextIO) -> int:
-    """Measures the items of these names, which need the same stack; returns the exit code."""
-    known = {item.name: item for item in listing.items(tiny)}
+    """Measures the named items, which all need the same stack, and returns the exit code."""
+    known = {item.name: item for item in items(tiny)}
     say(out, about=about.DEVICES[stack]())
-    items = [known[name] for name in names]
-    for start in range(0, len(items), TOGETHER):
-        chunk = items[start : start + TOGETHER]
+    wanted = [known[name] for name in names]
+    for start in range(0, len(wanted), TOGETHER):
+        chunk = wanted[start : start + TOGETHER]
         for item, measure in compiled(chunk, THREADS if stack == "jax" else 1, out):
             say(out, measuring=item.name)
             row = outcome(measure)

@@ -113,8 +113,8 @@ def test_kept_tables_stand_beside_where_their_settings_are_the_same(tried, tmp_p
 
 
 def test_what_a_mechanism_can_do_is_what_its_whole_interval_says(tried):
-    assert trials.able(tried, "stacked") == trials.Able(["dot_product"], ["retention"], ["delta", "linear"])
-    assert trials.able(tried, "parity") == trials.Able([], ["dot_product", "linear"], ["delta"])
+    assert trials.able(tried, "stacked") == (["dot_product"], ["retention"], ["delta", "linear"])
+    assert trials.able(tried, "parity") == ([], ["dot_product", "linear"], ["delta"])
 
 
 def _sentences(found, spec):

@@ -20,7 +20,7 @@ from attention import mesh
 from attention.errors import UsageError
 from attention.kernels import choose, loops, mlp
 from benchmarks.device import __main__ as program
-from benchmarks.device import about, core, listing, processes, record, report, right, timing, worker
+from benchmarks.device import about, core, processes, record, report, right, timing, worker
 from benchmarks.device.items import GROUPS, Item
 from benchmarks.device.processes import Session, TimeIsUp, Watch
 from tests.conftest import ROOT
@@ -266,7 +266,7 @@ def test_errors_become_rows():
 
 def test_items_have_names_of_their_own_and_groups_in_order():
     for tiny in (True, False):
-        found = listing.items(tiny)
+        found = worker.items(tiny)
         names = [item.name for item in found]
         assert len(set(names)) == len(names)
         assert [item.group for item in found] == sorted((item.group for item in found), key=GROUPS.index)
@@ -299,7 +299,7 @@ def test_a_second_call_does_nothing(tmp_path, capsys):
 @pytest.mark.more
 def test_after_a_kill_the_next_call_goes_on(tmp_path):
     arguments = ["--tiny", "--only", "core, roof", "right, sigmoid", f"--out={tmp_path}"]
-    items = [item.name for item in listing.items(True) if item.name.startswith(("core, roof", "right, sigmoid"))]
+    items = [item.name for item in worker.items(True) if item.name.startswith(("core, roof", "right, sigmoid"))]
     killed = subprocess.Popen([sys.executable, "-m", "benchmarks.device", *arguments], cwd=ROOT, stdout=subprocess.PIPE)
     for line in killed.stdout:
         if b"sigmoid" in line:

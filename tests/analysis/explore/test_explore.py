@@ -175,7 +175,10 @@ def test_a_gallery_has_the_examples_of_all_tasks_through_each_mechanism(run, tmp
 
 
 MISTAKES = [
-    ("--workdir={gpt} {vit} --gallery --step=last", "No run of language_modelling is with neural|linear, which others"),
+    (
+        "--workdir={gpt} {vit} --gallery --step=last",
+        "No run of language_modelling has neural|linear, unlike another task",
+    ),
     ("--workdir={gpt} {gpt}/../gpt --gallery --step=last", "are both runs of language_modelling with delta|super"),
     ("--workdir=nothing", "it has no config.json"),
     ("--workdir={gpt} --step=last --text=aaaaaaaaaaaaaaaaa", "has 17 tokens, but it must have 1 to 16"),
@@ -183,7 +186,7 @@ MISTAKES = [
     ("--workdir={gpt} {gpt}", "is given twice"),
     ("--workdir={gpt} --step=last --examples 99999", "There is no example 99999 of test"),
     ("--workdir={vit} --text=a", "give --examples in place of --text"),
-    ("--workdir={gpt} {dates} --step=last --text=a", "runs beside each other need one task"),
+    ("--workdir={gpt} {dates} --step=last --text=a", "runs shown side by side need the same task"),
     ("--workdir={gpt} {words} --step=last --text=an", "do not read 'an' as the same tokens"),
     ("--workdir={gpt} --out=no/such/folder.html", "must be a file in a folder that can be written"),
     ("--workdir={gpt} --tokens=0", "must be a whole number from 1 on"),

@@ -110,8 +110,7 @@ def test_the_usual_metrics_that_all_have_are_chosen():
     [
         ({"metrics": ["acuracy"]}, "Unknown metric .* Did you mean 'accuracy'"),
         ({"axes": ["steps"]}, "Unknown axis .* Did you mean 'step'"),
-        ({"axes": ["epoch"]}, "needs the steps of an epoch"),
-        ({"axes": ["epoch"], "epoch": float("nan")}, "needs the steps of an epoch"),
+        ({"axes": ["epoch"], "epoch": float("nan")}, "needs the number of steps in an epoch"),
         ({"groups": {"super": [run([0.1], "train")]}}, "nothing to draw"),
     ],
 )
@@ -127,10 +126,6 @@ def test_runs_are_grouped_by_their_label_or_their_attention(tmp_path):
         (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in SEEDS[seed]))
     groups = curves.read([f"{tmp_path}/a", f"{tmp_path}/b=1", f"d=2={tmp_path}/c", f"d=2={tmp_path}/b=1"])
     assert groups == {"super": SEEDS[:2], "d=2": [SEEDS[2], SEEDS[1]]}
-    png, svg = curves.draw(groups, tmp_path / "out")
-    assert (png, svg) == (tmp_path / "out" / "curves.png", tmp_path / "out" / "curves.svg")
-    assert png.is_file()
-    assert svg.is_file()
 
 
 def test_a_sweep_is_the_runs_in_it_and_what_is_no_run_is_passed_over(tmp_path, capsys):
@@ -142,7 +137,7 @@ def test_a_sweep_is_the_runs_in_it_and_what_is_no_run_is_passed_over(tmp_path, c
     (tmp_path / "lone.log").write_text("said")
     groups = curves.read([f"swept={tmp_path}/s", f"{tmp_path}/lone", f"{tmp_path}/lone.log"])
     assert {label: len(records) for label, records in groups.items()} == {"swept": 2, "super": 1}
-    assert capsys.readouterr().out == "Passed over, since there is no run: lone.log.\n"
+    assert capsys.readouterr().out == "Skipped, since they hold no run: lone.log.\n"
     (tmp_path / "empty").mkdir()
     for place, message in (("nowhere", "nowhere"), ("s/b/seed0", "no metrics.jsonl yet"), ("empty", "no config.json")):
         with pytest.raises(UsageError, match=message):
