@@ -2,8 +2,8 @@
 
     python -m docs.figures
 
-A page says where a figure goes: `<!-- figures: NAME -->` stands before it and `<!-- end -->` behind it. A figure is a
-table on separate lines, or a number within a sentence. `figures()` has all names.
+In a page, a figure stands between `<!-- figures: NAME -->` and `<!-- end -->`. It is a table on separate lines, or a
+number within a sentence. `figures()` has all names.
 """
 
 import argparse
@@ -50,7 +50,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("**/*.md")))
 KEPT = ROOT / "docs/replication"
 CORES = ("dot_product", "super", "neural", "neural(dim=16)", "neural(dim=None)", "additive")
-WHOLE = {  # attention of whole models, and its name in pages: a vertical bar would end the cell of a table
+WHOLE = {  # attention of whole models, and its name in pages, which cannot have a vertical bar
     "neural(dim=2)|dot_product": "first neural(dim=2)",
     "neural(dim=16)|dot_product": "first neural(dim=16)",
     "neural(dim=None)|dot_product": "first neural(dim=None)",
@@ -75,7 +75,7 @@ def load(name: str) -> Any:
 
 
 def tables() -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yields the name of every table, and the function that makes it."""
+    """Yields the name of every table with the function that makes it."""
     yield "begin", lambda: address.begin("make demo", "make test", ". .venv/bin/activate")
     yield "begin the tour", lambda: address.begin("make demo", ". .venv/bin/activate")
     yield "begin with make", lambda: address.begin("make demo")
@@ -144,7 +144,7 @@ def of_evidence() -> Iterator[tuple[str, Callable[[], str]]]:
 
 
 def numbers() -> Iterator[tuple[str, str]]:
-    """Yields the name and the text of every number that stands in a sentence."""
+    """Yields the names and texts of the numbers in sentences."""
     yield from of_cores(cores())
     yield from of_layers()
     yield from of_training_and_translation()
@@ -202,7 +202,7 @@ def blocks() -> str:
 
 
 def of_surgery() -> Iterator[tuple[str, str]]:
-    """Yields the control of the studies of surgery by seed, and what it comes to without seed 0, which is not fresh."""
+    """Yields the surgeries' control by seed, and the verdicts without seed 0, whose control is not fresh."""
     for name, metric in (("surgery_multi30k", METRICS["bleu"]), ("surgery_wikitext2", METRICS["loss"])):
         first, *others = (metric.text(x, "+") for x in ledger.judged(name)["fresh linear projections"].differences)
         yield f"{name} control, seed 0", first
@@ -218,7 +218,7 @@ def of_surgery() -> Iterator[tuple[str, str]]:
 
 
 def parity(families: dict[str, dict[str, dict[str, float]]]) -> str:
-    """Compares families of published models with transformers'."""
+    """Compares published models' families with those of transformers."""
     rows = (
         (f"`{name}`", what, f"{row['largest']:.1f}", f"{row['difference']:.1e}")
         for name, compared in families.items()
@@ -233,7 +233,7 @@ def cores() -> dict[str, dict[str, Any]]:
 
 
 def of_cores(rows: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yields the figures of attention alone."""
+    """Yields the numbers of attention alone."""
     baseline = rows[attention.BASELINE]
     for spec in CORES:
         row = rows[f"{spec}, chunked"]
@@ -250,7 +250,7 @@ def of_cores(rows: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 def speed_in_short() -> str:
-    """Writes what the README says of speed on CPUs."""
+    """Tabulates speed on CPUs in short."""
     found = dict([*of_cores(cores()), *of_layers(), *of_training_and_translation()])
     times, memory = found["neural time of PyTorch's"], found["neural times less memory"]
     gpt = f"{found['gpt neural(dim=2) time']} × the time, {found['gpt neural(dim=2) memory']} × the memory"
@@ -289,7 +289,7 @@ def attention_in_short(rows: dict[str, dict[str, Any]]) -> str:
 
 
 def attention_work(rows: dict[str, dict[str, Any]]) -> str:
-    """Writes the useful work of tiled attention, and its speed as a share of a large product's."""
+    """Tabulates the useful work of tiled attention, and its speed as a share of a large product's."""
     names = {
         "dot_product": "dot product",
         "neural": "neural, d′ = 2",
@@ -306,7 +306,7 @@ def attention_work(rows: dict[str, dict[str, Any]]) -> str:
 
 
 def gpt_in_short(values: dict[str, str]) -> str:
-    """Compares a GPT with neural attention in every layer with the paper's, which has it in one layer."""
+    """Compares a GPT with neural attention in every layer with the paper's, which has one such layer."""
     lines = []
     for name, spec in (("2", "neural(dim=2)"), ("16", "neural(dim=16)"), ("no projection", "neural(dim=None)")):
         keys = (f"{spec} time", f"{spec} memory", f"first {spec} paper time", f"first {spec} paper memory")
@@ -315,7 +315,7 @@ def gpt_in_short(values: dict[str, str]) -> str:
 
 
 def of_layers() -> Iterator[tuple[str, str]]:
-    """Yields the figures of whole models with neural attention, relative to the same models with dot products."""
+    """Yields the numbers of whole models with neural attention, relative to the same models with dot products."""
     for model in ("gpt", "vit"):
         rows = {row["attention"]: row for row in load("layers")[model]}
         base = rows["dot_product"]["paper"]
@@ -328,7 +328,7 @@ def of_layers() -> Iterator[tuple[str, str]]:
 
 
 def of_training_and_translation() -> Iterator[tuple[str, str]]:
-    """Yields the figures of training steps in other stacks, and of Marian."""
+    """Yields the numbers of training steps in other stacks, and of Marian."""
     stacks, loop = load("train_step")["stacks"], load("train_step")["loop"]["loop_over_step"]
     for name in ("keras", "torch"):
         yield f"train_step {name}", f"{stacks['ratio_to_bench'][name]:.1f}"
@@ -352,14 +352,14 @@ def of_training_and_translation() -> Iterator[tuple[str, str]]:
 
 
 def mean_reached(name: str, spec: str, metric: str, split: str = "test", **fields: int) -> float:
-    """Computes the mean over seeds of a study's metric, at the best evaluation of each run that is in."""
+    """Computes the mean over seeds of a study's metric at the best evaluation of each kept run."""
     fields = {"model.attention": spec, **fields}
     (group,) = [group for group in kept.find(name).groups if fields.items() <= group.settings.items()]
     return mean(run.value(metric, split) for run in group.runs)
 
 
 def lead_on_digits(spec: str) -> str:
-    """Computes the paired difference of a mechanism's test accuracy to dot product's, in points, with its interval."""
+    """Computes a mechanism's paired lead over dot product in test accuracy, in points with its interval."""
     ours, baseline = (
         np.array([run["best"]["test"]["accuracy"] for run in load("digits")["runs"][name]])
         for name in (spec, "dot_product")
@@ -388,26 +388,26 @@ def channel_attention(kept: Sequence[dict[str, Any]]) -> str:
 
 
 def of_inference() -> Iterator[tuple[str, str]]:
-    """Yields ratios for the models in which attention is a visible share of the work: all but IMDB's."""
+    """Yields ratios for the models in which attention is a visible share of the work, all but IMDB's."""
     rows = [row for file in ("inference", "inference_cifar100") for row in load(file)["rows"]]
     for spec in ("optimised", "efficient", "super"):
         medians = sorted(
             row["ratio"]["median"] for row in rows if row["attention"] == spec and row["task"] != "classify_imdb"
         )
-        first = int(spec == "efficient")  # one line, whose rounds scatter, stands by itself
+        first = int(spec == "efficient")  # one line, whose rounds scatter, is reported by itself
         yield f"inference {spec}{' but for the least' * first}", f"{medians[first]:.2f} to {medians[-1]:.2f}"
         yield f"inference {spec} least", f"{medians[0]:.2f}"
 
 
 def of_operations() -> Iterator[tuple[str, str]]:
-    """Yields how much more standard attention takes than Efficient Attention, at the papers' sizes."""
+    """Yields by how much standard exceeds Efficient Attention at the papers' sizes."""
     ratios = [row["excess"] for row in load("flops")["settings"].values()]
     counted = [100 * row[count] for row in ratios for count in ("analytic", "compiled")]
     yield "flops excess", f"{min(counted):.0f} to {max(counted):.0f} %"
 
 
 def caches(width: int = 2048, heads: int = 16) -> str:
-    """Writes the bytes of some mechanisms' caches in bfloat16, in Markdown."""
+    """Tabulates the bytes of mechanisms' decode caches in bfloat16."""
     whole, _ = mechanisms.cache_bytes("dot_product", width, heads)
     rows = []
     for spec in CACHED:
@@ -419,12 +419,12 @@ def caches(width: int = 2048, heads: int = 16) -> str:
 
 @functools.cache
 def figures() -> dict[str, Callable[[], str]]:
-    """Gives the makers of all tables and numbers by name."""
+    """Collects the functions that make tables and numbers, by name."""
     return dict(tables()) | {name: lambda text=text: text for name, text in numbers()}
 
 
 def written(text: str) -> str:
-    """Rewrites all figures of a page as the files hold them.
+    """Replaces all figures of a page by those of the files.
 
     Raises:
       UsageError: A mark names a figure that does not exist.

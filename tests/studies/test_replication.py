@@ -151,7 +151,7 @@ def test_a_study_first_trains_the_model_that_it_starts_from(page, swept, trained
     other = json.loads(out.read_text())
     other["runs"][0]["results"][0]["steps"] += 1
     out.write_text(json.dumps(other))
-    with pytest.raises(UsageError, match=r"translator came to other results in .* all runs of a study start from one"):
+    with pytest.raises(UsageError, match=r"translator has other results in .* all runs of a study start from one"):
         pretraining.train("translator", "sets", swept.parent)
     monkeypatch.setitem(replication.ALL, "mnist", study)
     assert replication.train(["--config=c", f"--workdir={swept}"], swept, "sets")  # all are in: no model is needed
@@ -202,7 +202,7 @@ def test_tables_are_made_of_what_is_kept(page, swept, trained):
     assert text.startswith("a\n<!-- figures: mnist -->\n\n**Question.** Does Super Attention lead on MNIST, ")
     assert text.endswith("<!-- end -->\nb\n")
     assert " 12 of 12 runs are in.\n\n4 settings, 12 runs;" in text
-    assert "The comparisons were **chosen afterwards**, when the runs were in. ± is half a 95 % interval over" in text
+    assert "The comparisons were **chosen afterwards**, when the runs were in. ± is half the 95 % interval" in text
     assert "| super | 1 | 100 (1) | 1,000 (1) | 86.05 ± 2.61 (1) | 0.1000 ± 0.0000 (1) | 3 |" in text
     assert "| super, over heads | better by 0.24 points | 0 |" in text  # it has no runs with 2 and 4 heads of all four
     assert all((kept.KEPT / f"mnist{ending}.svg").stat().st_size > 1000 for ending in ("", "_effects"))
@@ -271,7 +271,7 @@ def test_what_was_kept_is_put_back_and_not_trained_again(page, swept, write_run,
     write_run(swept / "tuning/attention=super,heads=1/learning_rate=0.1/seed0")
     kept.keep(swept)
     again = tmp_path / "again/mnist"
-    assert [kept.put_back(again), kept.put_back(again)] == [13, 0]  # what is there stays
+    assert [archive.unpack(kept.read("mnist"), again) for _ in range(2)] == [13, 0]  # the second time, all is there
     assert grid.read(again) == grid.read(swept)
     for path in swept.rglob("*.json"):
         assert json.loads((again / path.relative_to(swept)).read_text()) == json.loads(path.read_text())
@@ -304,7 +304,7 @@ def test_when_the_time_is_over_runs_are_saved_and_the_next_call_goes_on(page, sw
     call = [f"--runs={again}", "--seconds=3000", "--only", "mnist"]
     assert replication.main([*call, "imdb"]) == 0
     said = capsys.readouterr().out
-    assert said.endswith("mnist: 1 of 2 runs and 0 trials are kept.\nThe time is over; the same command goes on.\n")
+    assert said.endswith("mnist: 1 of 2 runs and 0 trials are kept.\nTime is up; the same command continues.\n")
     assert list(again.rglob("saved")) == [again / "mnist/vit_digits/seed1/saved"]
     assert replication.main(call) == 0
     assert kept.keep(again / "mnist") == (2, 0)
@@ -316,7 +316,7 @@ def test_trials_alone_are_put_back_before_any_run_has_ended(page, write_run, tmp
     write_run(folder / trial)
     assert kept.keep(folder) == (0, 1)
     again = tmp_path / "again/mnist"
-    assert kept.put_back(again) == 1
+    assert archive.unpack(kept.read("mnist"), again) == 1
     assert (again / trial / "result.json").is_file()
     assert f"? 0 of {replication.ALL['mnist'].runs} runs are in.\n" in replication.text("mnist")
     assert "\n| super, over heads | better by 0.24 points |\n" in replication.text("mnist")
