@@ -296,7 +296,7 @@ def _notes_on_tests(comparisons: Sequence[GroupComparison]) -> list[str]:
         f"± is half a {1 - LEVEL:.0%} confidence interval (t distribution). Those of differences are not corrected for "
         "other comparisons.",
         "p comes from a t-test, paired by seed (Welch's where it says unpaired), and is corrected by Holm's method for "
-        f"all {counted(tests, 'test')} of the table: if there is no difference at all, the table makes a false claim "
+        f"the {counted(tests, 'test')} of the table: if there is no difference at all, the table makes a false claim "
         f"with a probability of at most {LEVEL:.0%}. The effect is the difference in standard deviations, Cohen's d_z "
         "(g where unpaired) with Hedges' correction.",
         compare.wilcoxon_text(comparisons),

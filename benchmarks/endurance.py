@@ -28,7 +28,7 @@ MODELS = {
 @measurements.program(
     __doc__,
     measure.rounds(5),
-    cli.flag("--seconds", type=float, default=2.0, help="seconds of steps in each half of a round"),
+    cli.flag("--seconds", type=float, default=2.0, help="seconds of steps in half a round"),
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:
     """Yields the costs of saving a small and a medium checkpoint."""

@@ -4,7 +4,7 @@
     python -m benchmarks.llama --parts=training --against=transformers --against=transformers_compiled
 
 All contestants have the same random weights and take turns in every round. Decoding is greedy, and compiling is not
-counted.
+counted. Opponents need requirements-parity.txt.
 """
 
 import argparse
@@ -44,7 +44,7 @@ Step = Callable[[np.ndarray, np.ndarray], float]
         "--against",
         action="append",
         choices=AGAINST,
-        help="opponents, from requirements-parity.txt; may be given again",
+        help="an opponent; may be given again",
     ),
     cli.flag(
         "--parts", nargs="*", default=["decoding", "training"], choices=("decoding", "training"), help="what to measure"

@@ -65,7 +65,7 @@ class Marian:
         return np.full(batch, self.source, np.int32)
 
     def decoder_bytes(self) -> int:
-        """Counts the bytes of weights that a step reads: of decoder and output, but not the sources' keys and values."""
+        """Counts the bytes of weights that a step reads: decoder and output, but not the sources' keys and values."""
         decoder = [layer for name, layer in self.params.items() if name.startswith("decoder_")]
         sources = [block["cross"][name] for block in decoder for name in ("key", "value")]
         output = [layer for name, layer in self.params.items() if name in ("embed", "head_bias")]

@@ -127,7 +127,7 @@ def smallest(case: Case, spec: str) -> dict[str, Any]:
 
 
 def overrides(case: Case, devices: int) -> dict[str, str]:
-    """Makes the overrides for a number of chips, each of which takes one sequence at a time if sequences are counted."""
+    """Makes the overrides for a number of chips; if sequences are counted, each chip takes one at a time."""
     if not case.sequences:
         return case.overrides
     batch = max(case.sequences, devices)

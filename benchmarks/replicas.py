@@ -49,7 +49,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 
 def steady(config: Config, count: int, rounds: int) -> dict[str, Any]:
-    """Measures seconds of a step of all seeds together, and of a step of each seed in turn, with their ratio by round."""
+    """Measures seconds of a step of all seeds together, and of a step of each in turn, with their ratio by round."""
     mesh, rate = sharding.make_mesh(config.mesh), config.optimizer.learning_rate
     with jax.set_mesh(mesh):
         steps = {

@@ -59,7 +59,7 @@ OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mu
 TITLES = ("where", "claim", "the paper's figures", "class", "verdict", "marks", "measured", "by", "remarks")
 MARKS = {
     "untuned": "no learning rate was tuned",
-    "afterwards": "the comparison, its metric, its data or its judge was chosen when runs had been trained",
+    "afterwards": "the comparison, its metric, its data or its claim was chosen when runs had been trained",
     "new rule": "the rule that judges it changed when the runs had been trained",
     "other metric": "learning rates were chosen by another metric than the one that is judged",
     "grid end": "a chosen learning rate is at an end of its grid",

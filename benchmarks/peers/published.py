@@ -1,6 +1,6 @@
-"""Plain forms of published code, by the names that their mechanisms have here; gates are given as inputs.
+"""Plain forms of published code, by our names of their mechanisms; gates are given as inputs.
 
-They are those of flash-linear-attention (`fla.ops.*.naive`), transformers and PyTorch.
+They come from flash-linear-attention (`fla.ops.*.naive`), transformers and PyTorch.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from transformers.models.gpt_oss import modeling_gpt_oss
 
 
 class PlainCall(NamedTuple):
-    """What a plain form is given: queries, keys and values `(B, T, N, H)`, our options and weights, and our gates."""
+    """The inputs of a plain form: queries, keys and values `(B, T, N, H)`, our options and weights, and our gates."""
 
     query: Tensor
     key: Tensor
@@ -46,7 +46,7 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def _heads_first(function: Callable[..., Any]) -> Callable[..., Tensor]:
-    """Lets a function of `(B, N, T, …)` take and give `(B, T, N, …)`."""
+    """Lets a function of `(B, N, T, …)` take and return `(B, T, N, …)`."""
 
     def call(*arrays: Tensor, **options: Any) -> Tensor:
         out = function(*(x.transpose(1, 2) for x in arrays), **options)
@@ -60,7 +60,7 @@ def _dot_product(x: PlainCall) -> Tensor:
 
 
 def _eager(model: Any, x: PlainCall, **options: Any) -> Tensor:
-    """Calls the attention of a model of transformers, which gives `(B, T, N, H)`."""
+    """Calls the attention of a model of transformers, which returns `(B, T, N, H)`."""
     length = x.query.shape[1]
     mask = torch.full((length, length), -torch.inf).triu(1)
     module = SimpleNamespace(num_key_value_groups=1, training=False, sinks=x.weights.get("sink"))
@@ -69,7 +69,7 @@ def _eager(model: Any, x: PlainCall, **options: Any) -> Tensor:
 
 
 def _delta(x: PlainCall) -> Tensor:
-    query = _unit(x.query) * x.query.shape[-1] ** 0.5  # which it divides by
+    query = _unit(x.query) * x.query.shape[-1] ** 0.5  # cancels its scale
     return _heads_first(delta_rule_recurrence)(query, _unit(x.key), x.value, x.gates)
 
 
@@ -171,14 +171,14 @@ PUBLISHED: dict[str, Callable[[PlainCall], Tensor]] = {
 def outcome(
     name: str, score: Any, arrays: tuple[Any, ...], weights: dict[str, Any], gates: list[Any], direction: Any
 ) -> dict[str, Any]:
-    """Computes the output in float32, and the gradients of its product with a direction by query, key and value.
+    """Computes the output in float32, and the gradients of its product with a direction, by query, key and value.
 
     Args:
       name: A row of `PUBLISHED`.
-      score: Our score or recurrence, for its options.
+      score: Our score or recurrence, which has the options.
       arrays: Queries, keys and values `(B, T, N, H)`.
       weights: Our weights.
-      gates: What our prepared queries and keys have beside themselves.
+      gates: What our prepared queries and keys have besides themselves.
       direction: `(B, T, N, H)`.
     """
     given = [torch.tensor(x, requires_grad=True) for x in arrays]

@@ -33,12 +33,12 @@ class TorchViT(nn.Module):
 
 
 def twin(params: Params, model: ViT) -> nn.Module:
-    """Makes a model's twin, in training mode; it starts from `params`, a nested dict of arrays."""
+    """Makes a model's twin in training mode, from a nested dict of arrays."""
     return TorchViT(params, model.config, model.length).train()
 
 
 def make_step(
     params: Params, model: ViT, learning_rate: float, weight_decay: float, compiled: bool = False
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Makes a training step of the twin: from images (B, rows, columns, channels) and labels (B,) to the loss."""
+    """Makes a training step of the twin: a function of images (B, rows, columns, channels) and labels (B,)."""
     return training_step(twin(params, model), learning_rate, weight_decay, compiled)

@@ -287,12 +287,12 @@ def test_a_second_call_does_nothing(tmp_path, capsys):
     arguments = ("--tiny", "--only", "core, roof", "core, method, jax", f"--out={tmp_path}")
     assert program.main(arguments) == 0
     first = capsys.readouterr().out
-    assert first.startswith("0 of 3 items are there already.")
+    assert first.startswith("0 of 3 items are measured already.")
     assert "| core | 3 |" in first
     rows = record.read(tmp_path / record.FILE)["rows"]
     assert rows["core, method, jax"]["ratio"] > 0
     assert program.main(arguments) == 0
-    assert capsys.readouterr().out.startswith("3 of 3 items are there already.")
+    assert capsys.readouterr().out.startswith("3 of 3 items are measured already.")
     assert record.read(tmp_path / record.FILE)["rows"] == rows
 
 
@@ -309,7 +309,7 @@ def test_after_a_kill_the_next_call_goes_on(tmp_path):
     done = len(record.read(tmp_path / record.FILE)["rows"])
     again = device(*arguments[1:]).stdout
     assert 0 < done < len(items)
-    assert again.startswith(f"{done} of {len(items)} items are there already.")
+    assert again.startswith(f"{done} of {len(items)} items are measured already.")
     assert set(record.read(tmp_path / record.FILE)["rows"]) == set(items)
 
 
@@ -410,7 +410,7 @@ def test_the_short_table_names_what_is_wrong_and_what_is_left():
     assert "| right |  | 1 |  | 1 |  |  |" in text
     assert "- wrong: right, a: ['out'] is off by 5.0e-01, allowed is 1.0e-01" in text
     assert "- failed: core, c: CUDA_ERROR_ILLEGAL_ADDRESS" in text
-    assert text.endswith("1 items are left; the same command goes on.\n")
+    assert text.endswith("1 item is left; the same command continues.\n")
 
 
 def test_the_record_on_the_page_is_whole():
