@@ -1,6 +1,7 @@
 """Reports on finished runs: tables of results and differences, and conclusions."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -225,7 +226,7 @@ def _costs_and_metrics(found: Found, against: Baseline | None) -> list[ResultCol
     """Makes a column for each cost and metric that at least one run has."""
     figures: list[Figure] = [(name, METRICS[name].title, name, Run.value) for name in metrics.COSTS]
     for split in ("train", "test"):
-        measure = lambda run, name, split=split: run.value(name, split)  # noqa: E731
+        measure = functools.partial(Run.value, split=split)
         of_split = [name for name in METRICS if name not in metrics.COSTS]
         figures += [(f"{split}_{name}", f"{split} {METRICS[name].title}", name, measure) for name in of_split]
     columns = [_column(found, against, figure) for figure in figures]

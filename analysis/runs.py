@@ -153,8 +153,8 @@ def group(runs: Sequence[Run], asked: Mapping[str, Sequence[Any]]) -> Found:
     for same in rows.values():
         _refuse_twice(same)
     groups = [_group(varying, keys, same) for same in rows.values()]
-    rank = lambda member: [_rank(member.settings[key], asked.get(key, ())) for key in keys]  # noqa: E731
-    return Found(tuple(sorted(groups, key=rank)), keys)
+    groups.sort(key=lambda member: [_rank(member.settings[key], asked.get(key, ())) for key in keys])
+    return Found(tuple(groups), keys)
 
 
 def of_seed(record: Sequence[Mapping[str, Any]], replica: int, together: int) -> list[dict[str, Any]]:

@@ -96,8 +96,11 @@ def compiled(config: Config, vocabulary: int = 256, batch: int = 0, context: int
     started = time.process_time()
     program = jax.jit(jax.value_and_grad(loss)).lower(params, shape).compile()
     seconds = time.process_time() - started
-    arguments = lambda: jax.tree.map(lambda x: jnp.full(x.shape, 0.01, x.dtype), (params, shape))  # noqa: E731
-    return seconds, lambda: functools.partial(program, *arguments()), program.memory_analysis().temp_size_in_bytes
+
+    def call() -> Callable:
+        return functools.partial(program, *jax.tree.map(lambda x: jnp.full(x.shape, 0.01, x.dtype), (params, shape)))
+
+    return seconds, call, program.memory_analysis().temp_size_in_bytes
 
 
 def table(rows: list[dict[str, Any]]) -> str:

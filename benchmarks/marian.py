@@ -8,6 +8,7 @@ caches, and Sanger's model with `gaussian` and with `dot_product`.
 
 import argparse
 import dataclasses
+import functools
 import importlib
 import sys
 import tempfile
@@ -127,7 +128,7 @@ def searches(marian: Marian, theirs: str, flags: argparse.Namespace) -> Iterator
     for beams in BEAMS:
         for batch in BATCHES:
             source = marian.sentences(batch)
-            runs = {name: lambda call=call: call(source, beams, flags.tokens) for name, call in calls.items()}  # noqa: B023
+            runs = {name: functools.partial(call, source, beams, flags.tokens) for name, call in calls.items()}
             times = measure.in_turn(runs, flags.rounds, BUDGET)
             seconds = measure.medians(times)
             yield {

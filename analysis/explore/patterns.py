@@ -72,14 +72,13 @@ def of_patches(grid: tuple[int, int], class_token: bool) -> Pairs:
 
     `neighbours` pairs a patch with those that touch it, `same row` and `same column` with the others there.
     """
-    row, column = (x.ravel() for x in np.indices(grid))
-    apart = lambda x: np.abs(x[:, None] - x[None])  # noqa: E731
-    itself = np.eye(len(row), dtype=bool)
+    rows, columns = (np.abs(x.reshape(-1, 1) - x.reshape(1, -1)) for x in np.indices(grid))  # apart
+    itself = np.eye(len(rows), dtype=bool)
     pairs = {
         "itself": itself,
-        "neighbours": (apart(row) <= 1) & (apart(column) <= 1) & ~itself,
-        "same row": (apart(row) == 0) & ~itself,
-        "same column": (apart(column) == 0) & ~itself,
+        "neighbours": (rows <= 1) & (columns <= 1) & ~itself,
+        "same row": (rows == 0) & ~itself,
+        "same column": (columns == 0) & ~itself,
     }
     if not class_token:
         return pairs

@@ -33,8 +33,10 @@ def compiled(function: Callable, shapes: Any, dtype: str, device: Any) -> jax.st
     Args:
       shapes: The shapes of its arguments.
     """
-    place = SingleDeviceSharding(device)
-    leaf = lambda x: isinstance(x, tuple) and all(isinstance(size, int) for size in x)  # noqa: E731
-    arrays = jax.tree.map(lambda shape: jax.ShapeDtypeStruct(shape, dtype, sharding=place), shapes, is_leaf=leaf)
+    arrays = jax.tree.map(
+        lambda shape: jax.ShapeDtypeStruct(shape, dtype, sharding=SingleDeviceSharding(device)),
+        shapes,
+        is_leaf=lambda x: isinstance(x, tuple) and all(isinstance(size, int) for size in x),
+    )
     with mesh.compiled_for(device):
         return jax.jit(function).lower(*arrays).compile()

@@ -101,14 +101,17 @@ def of_tile(text: str, trips: int) -> tuple[dict[str, float], float]:
     """
     found, loops, skipped = instructions(text)
     opcodes = [re.sub(r"^@!?U?P\d+\s+", "", one).split()[0] for one in found]
-    of = lambda loop: [x.split(".")[0] for x in opcodes[loop.first : loop.last + 1]]  # noqa: E731
-    tiles = [loop for loop in loops if "MUFU" in of(loop) and {"HGMMA", "HMMA"} & set(of(loop))]
+
+    def kinds(loop: Loop) -> set[str]:
+        return {opcode.split(".")[0] for opcode in opcodes[loop.first : loop.last + 1]}
+
+    tiles = [loop for loop in loops if "MUFU" in kinds(loop) and {"HGMMA", "HMMA"} & kinds(loop)]
     if not tiles:
         raise ValueError("no loop has exponentials and matrix products")
     tile = min(tiles, key=lambda loop: loop.last - loop.first)
-    units = [loop for loop in loops if tile.holds(loop) and "FFMA" in of(loop) + ["FFMA"] * ("FADD" in of(loop))]
-    compares = lambda part: {"ISETP", "FSEL"} <= {*of(part)} and not {"MUFU", "HGMMA", "HMMA"} & {*of(part)}  # noqa: E731
-    masks = [part for part in skipped if tile.holds(part) and compares(part)]
+    units = [loop for loop in loops if tile.holds(loop) and {"FFMA", "FADD"} & kinds(loop)]
+    compares = [part for part in skipped if tile.holds(part) and {"ISETP", "FSEL"} <= kinds(part)]
+    masks = [part for part in compares if not {"MUFU", "HGMMA", "HMMA"} & kinds(part)]
     counts: collections.Counter[str] = collections.Counter()
     products = 0.0
     for number in range(tile.first, tile.last + 1):

@@ -8,6 +8,7 @@ the JSON that it prints.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -15,7 +16,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,23 +90,23 @@ def ours(spec: str) -> Contestant:
 
 def opponents() -> Iterator[Contestant]:
     """Yields JAX's own flash and splash attention for TPUs, with blocks of several sizes."""
-    x = (1, HEADS, COMPILED, WIDTH)
+
+    def contestant(name: str, attend: Callable, size: int, tokens: Iterable[int]) -> Contestant:
+        both = jax.grad(lambda q, k, v: attend(q, k, v).astype(jnp.float32).sum(), (0, 1, 2))
+        shapes = ((1, HEADS, COMPILED, WIDTH),) * 3
+        return Contestant(name, both, shapes, lambda kernel, length: causal(length, size, size), tuple(tokens))
+
     for size in BLOCKS:
         sizes = flash.BlockSizes(*(size, size, size, 1), *(size,) * 7)
-        both = lambda q, k, v, sizes=sizes: flash.flash_attention(q, k, v, causal=True, block_sizes=sizes).sum()  # noqa: E731
-        trips = lambda kernel, tokens, size=size: causal(tokens, size, size)  # noqa: E731
-        tokens = tuple(n for n in LENGTHS if n > size)
-        yield Contestant(f"flash({size})", jax.grad(both, (0, 1, 2)), (x, x, x), trips, tokens)
+        attend = functools.partial(flash.flash_attention, causal=True, block_sizes=sizes)
+        yield contestant(f"flash({size})", attend, size, (n for n in LENGTHS if n > size))
     for size, fused in [*itertools.product(OF_SPLASH, (True,)), (512, False)]:
         dq = () if fused else (size, size)
         sizes = splash.BlockSizes(*(size,) * 6, *dq, use_fused_bwd_kernel=fused)
         mask = masks.MultiHeadMask([masks.CausalMask((COMPILED, COMPILED))] * HEADS)
         kernel = splash.make_splash_mha_single_device(mask, block_sizes=sizes)
-        both = lambda q, k, v, kernel=kernel: jax.vmap(kernel)(q, k, v).astype(jnp.float32).sum()  # noqa: E731
-        trips = lambda kernel, tokens, size=size: causal(tokens, size, size)  # noqa: E731
-        tokens = tuple(n for n in (SHORT, *LENGTHS) if n >= size)
         name = f"splash({size})" if fused else f"splash({size}), two passes"
-        yield Contestant(name, jax.grad(both, (0, 1, 2)), (x, x, x), trips, tokens)
+        yield contestant(name, jax.vmap(kernel), size, (n for n in (SHORT, *LENGTHS) if n >= size))
 
 
 def product(size: int) -> Contestant:

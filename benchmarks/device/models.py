@@ -119,8 +119,8 @@ def prepare_step(spec: str, model: Trained, batch: int, tiny: bool) -> Callable[
     with feeds.HostFeed(setup.replicas, setup.task.sources["train"]) as feed, jax.set_mesh(setup.replicas.mesh):
         program, shardings = setup.program(feed), setup.replicas.shardings(setup.shapes)
         compiled = program.compile(dry.state, dry.batch)
-        begin = lambda: setup.step.init(setup.task.init(jax.random.key(0)))  # noqa: E731
-        init = jax.jit(begin, out_shardings=shardings).lower().compile()
+        init = jax.jit(lambda: setup.step.init(setup.task.init(jax.random.key(0))), out_shardings=shardings)
+        init = init.lower().compile()
 
     def measured() -> Row:
         state = init()

@@ -42,17 +42,6 @@ def test_groups_and_reports_are_those_of_the_folders(tmp_path, swept, capsys):
     assert pages[1][-1].endswith("the run has not finished.")
 
 
-def test_seeds_that_were_trained_together_stay_runs_of_their_own(tmp_path, swept):
-    result = swept / "attention=super/seed1/result.json"
-    kept = json.loads(result.read_text())
-    own = [{"best": {"test": {"accuracy": value}}} for value in (0.25, 0.75)]
-    result.write_text(json.dumps(kept | {"replicas": own}))
-    archive.main([str(swept / "attention=super/seed1"), f"--out={tmp_path / 'two.json'}"])
-    (group,) = runs.find([tmp_path / "two.json"]).groups
-    assert [run.value("accuracy") for run in group.runs] == [0.25, 0.75]
-    assert group.seeds == (1, 2)
-
-
 def test_it_holds_what_runs_share_once_and_no_path_from_outside(tmp_path, swept):
     kept = tmp_path / "kept.json"
     archive.main([str(swept), f"--out={kept}"])

@@ -204,17 +204,9 @@ def test_the_page_has_it_all(grid, tmp_path, undrawn, capsys):
     assert (tmp_path / "out/report.tex").read_text().count(r"\begin{tabular}") == 2
 
 
-def test_files_go_into_the_folder_that_holds_all_runs(tmp_path, write_run, undrawn, monkeypatch):
-    for name in ("dot_product", "super"):
-        write_run(tmp_path / "runs" / name, model__attention=name)
-    monkeypatch.chdir(tmp_path)
-    assert main(["runs/dot_product", "runs/super"]) == 0
-    assert (tmp_path / "runs/report.md").is_file()
-    assert main(["runs/super"]) == 0
-    assert (tmp_path / "runs/super/report.md").is_file()
-
-
-def test_what_is_in_several_folders_needs_a_place_for_the_report(tmp_path, write_run, undrawn, monkeypatch, capsys):
+def test_a_report_goes_where_all_runs_are_or_where_it_is_told(
+    tmp_path, write_run, undrawn, monkeypatch, capsys
+):
     for folder, name in (("a", "dot_product"), ("b", "super")):
         write_run(tmp_path / folder / name, model__attention=name)
     monkeypatch.chdir(tmp_path)
@@ -224,7 +216,9 @@ def test_what_is_in_several_folders_needs_a_place_for_the_report(tmp_path, write
     assert main(["a/dot_product", "a/../b/super", "--out=c"]) == 0
     assert main(["a/dot_product", "b/../a"]) == 2
     assert main(["a/dot_product", "b/../a/dot_product"]) == 0
-    assert [str(path.relative_to(tmp_path).parent) for path in sorted(tmp_path.rglob("report.md"))] == ["a", "c"]
+    assert main(["b/super"]) == 0
+    places = [str(path.relative_to(tmp_path).parent) for path in sorted(tmp_path.rglob("report.md"))]
+    assert places == ["a", "b/super", "c"]
 
 
 def test_what_has_no_baseline_is_named(tmp_path, write_runs):

@@ -102,7 +102,7 @@ def test_noise_of_a_gradient_that_cancels_is_allowed():
 
 
 def test_times_are_sums_of_kernels_by_call():
-    # Two calls of two kernels, the second of which overlaps the first by half.
+    # Two calls of two kernels, of which the second overlaps the first by half.
     events = [(0.0, 10.0), (5.0, 10.0), (100.0, 20.0), (110.0, 20.0)]
     assert timing.busy(events) == pytest.approx(45e-9)
     assert timing.split(events, 2) == pytest.approx([15e-9, 30e-9])
@@ -254,14 +254,8 @@ def test_a_process_that_says_nothing_is_given_up(tmp_path):
 
 
 def test_errors_become_rows():
-    def raises(error):
-        def measure():
-            raise error
-
-        return worker.outcome(measure)
-
-    assert raises(UsageError("not here")) == {"refused": "not here"}
-    assert raises(ValueError("wrong")) == {"failed": "ValueError: wrong"}
+    for error, row in ((UsageError("no"), {"refused": "no"}), (ValueError("no"), {"failed": "ValueError: no"})):
+        assert worker.outcome(worker._raising(error)) == row
 
 
 def test_items_have_names_of_their_own_and_groups_in_order():

@@ -1,7 +1,6 @@
 """Pictures of a table of trials show what it holds."""
 
 import numpy as np
-import pytest
 
 from analysis.pictures import __main__ as pictures
 from analysis.pictures import trials
@@ -49,9 +48,9 @@ def test_the_map_writes_means_and_seeds_that_solved(tried):
     assert texts[-4:] == ["–"] * 4
 
 
-@pytest.mark.parametrize("kind", ["map", "frontier"])
-def test_the_program_draws_them(tried, kind, tmp_path, capsys):
+def test_the_program_draws_them(tried, tmp_path):
     tried.write(tmp_path / "trials.json")
-    assert pictures.main(["trials", str(tmp_path / "trials.json"), f"--kind={kind}", f"--out={tmp_path / 'a'}"]) == 0
-    assert (tmp_path / "a.svg").is_file()
-    assert (tmp_path / "a.png").is_file()
+    for kind in ("map", "frontier"):
+        flags = [f"--kind={kind}", f"--out={tmp_path}/{kind}.svg"]
+        assert pictures.main(["trials", f"{tmp_path}/trials.json", *flags]) == 0
+        assert (tmp_path / f"{kind}.svg").is_file()
