@@ -23,12 +23,10 @@ class Summary:
 
     Attributes:
       mean: Mean over seeds.
-      spread: Sample standard deviation (ddof 1).
       half_width: Half the t confidence interval of the mean.
     """
 
     mean: Statistic
-    spread: Statistic
     half_width: Statistic
 
 
@@ -50,10 +48,9 @@ class Difference:
 
 
 def summary(values: Values) -> Summary:
-    """Computes the mean, the spread and the mean's confidence interval."""
+    """Computes the mean and its confidence interval."""
     count = values.shape[-1]
-    spread = _spread(values)
-    return Summary(values.mean(-1), spread, _quantile(count - 1) * spread / np.sqrt(count))
+    return Summary(values.mean(-1), _quantile(count - 1) * _spread(values) / np.sqrt(count))
 
 
 def paired(values: Values, baseline: Values) -> Difference:

@@ -37,7 +37,7 @@ BETTER, WORSE = "better", "worse"
 ONE_SIDED = ("no worse", "as much")
 POWER = 0.8  # probability with which the smallest effect is found
 SIZE = Metric("effect size")
-NOTHING = statistics.Summary(*[np.array(np.nan)] * 3)
+NOTHING = statistics.Summary(np.array(np.nan), np.array(np.nan))
 Differences = Float[np.ndarray, " seeds"]
 TITLES = ("comparison", "claim", "seeds", "difference", "effect size", "verdict", "finds")
 

@@ -201,9 +201,13 @@ def peer_of(model: str, name: str) -> str:
 
 
 def _theirs(name: str, config: Config, task: Task, params: Params) -> Taker:
-    make_step = importlib.import_module(peer_of(config.model.name, name)).make_step
-    options = {"compiled": True} if name.endswith(COMPILED) else {}
-    return make_step(params, task.model, config.optimizer.learning_rate, config.optimizer.weight_decay, **options)
+    peer, rates = importlib.import_module(peer_of(config.model.name, name)), config.optimizer
+    if name == "keras":
+        return peer.make_step(params, task.model, rates.learning_rate, rates.weight_decay)
+    from benchmarks.peers import torch_layers
+
+    twin = peer.twin(params, task.model)
+    return torch_layers.training_step(twin, rates.learning_rate, rates.weight_decay, name.endswith(COMPILED))
 
 
 def markdown(result: dict[str, Any]) -> str:

@@ -49,16 +49,6 @@ from train import cli, mechanisms
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("**/*.md")))
 KEPT = ROOT / "docs/replication"
-CORES = ("dot_product", "super", "neural", "neural(dim=16)", "neural(dim=None)", "additive")
-WHOLE = {  # attention of whole models, and its name in pages, which cannot have a vertical bar
-    "neural(dim=2)|dot_product": "first neural(dim=2)",
-    "neural(dim=16)|dot_product": "first neural(dim=16)",
-    "neural(dim=None)|dot_product": "first neural(dim=None)",
-    "neural(dim=2)": "neural(dim=2)",
-    "neural(dim=16)": "neural(dim=16)",
-    "neural(dim=None)": "neural(dim=None)",
-}
-
 CACHED = (  # the rows of the table of decode caches
     *("dot_product", "dot_product(kv_heads=4)", "dot_product(kv_heads=1)", "dot_product(latent=512)"),
     *("dot_product(latent=512, rotary=64)", "optimised", "efficient", "super", "gaussian", "additive"),
@@ -85,7 +75,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "attention in short", lambda: attention_in_short(cores())
     yield "speed in short", speed_in_short
     yield "attention work", lambda: attention_work(cores())
-    yield "gpt in short", lambda: gpt_in_short(dict(of_layers()))
+    yield "gpt in short", gpt_in_short
     for model in ("gpt", "vit"):
         yield f"layers {model}", lambda model=model: layers.table(load("layers")[model])
     for file in ("train_step", "gpt_step"):
@@ -145,8 +135,7 @@ def of_evidence() -> Iterator[tuple[str, Callable[[], str]]]:
 
 def numbers() -> Iterator[tuple[str, str]]:
     """Yields the names and texts of the numbers in sentences."""
-    yield from of_cores(cores())
-    yield from of_layers()
+    yield from of_the_machine()
     yield from of_training_and_translation()
     yield from of_inference()
     yield "constant caches", choices.caches()
@@ -232,16 +221,8 @@ def cores() -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in load("attention")["forward+backward"]}
 
 
-def of_cores(rows: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yields the numbers of attention alone."""
-    baseline = rows[attention.BASELINE]
-    for spec in CORES:
-        row = rows[f"{spec}, chunked"]
-        yield f"{spec} time of PyTorch's", measure.spread(row["ratios"][attention.PYTORCH])
-        yield f"{spec} memory", f"{row['temp_bytes'] / baseline['temp_bytes']:.3f}"
-        yield f"{spec} times less memory", f"{baseline['temp_bytes'] / row['temp_bytes']:.0f}"
-        if paper := rows.get(f"{spec}, paper"):
-            yield f"{spec} paper time", f"{paper['ratios'][f'{spec}, chunked']['median']:.0f}"
+def of_the_machine() -> Iterator[tuple[str, str]]:
+    """Yields the machine's limits, and the memory of the longest sequence."""
     roof, longest = load("attention")["roof"], load("attention")["growth"][-1]["cores"]
     yield "roof GFLOP/s", f"{roof['flops'] / 1e9:.0f}"
     yield "roof GB/s", f"{roof['bandwidth'] / 1e9:.0f}"
@@ -251,16 +232,24 @@ def of_cores(rows: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 def speed_in_short() -> str:
     """Tabulates speed on CPUs in short."""
-    found = dict([*of_cores(cores()), *of_layers(), *of_training_and_translation()])
-    times, memory = found["neural time of PyTorch's"], found["neural times less memory"]
-    gpt = f"{found['gpt neural(dim=2) time']} × the time, {found['gpt neural(dim=2) memory']} × the memory"
-    marian = f"{found['translation times faster']} times as fast, with the same tokens"
+    baseline, neural = (cores()[name] for name in (attention.BASELINE, "neural, chunked"))
+    times, memory = measure.spread(neural["ratios"][attention.PYTORCH]), baseline["temp_bytes"] / neural["temp_bytes"]
+    gpt = layers_of("gpt")["neural(dim=2)"]
+    marian = dict(of_training_and_translation())["translation times faster"]
     alone = "`neural`, whose MLP scores each pair: one layer's attention, forward and backward, 1,024 tokens"
     rows = (
         (alone, "PyTorch's fused dot product", f"{times} × the time"),
-        ("the same", "dot product of `jax.nn`", f"a {memory}th of the memory"),
-        ("a training step of a GPT with it in all 8 layers", "the same GPT with `dot_product`", gpt),
-        ("translating with a Marian of opus-mt's size", "Hugging Face on PyTorch", marian),
+        ("the same", "dot product of `jax.nn`", f"a {memory:.0f}th of the memory"),
+        (
+            "a training step of a GPT with it in all 8 layers",
+            "the same GPT with `dot_product`",
+            f"{gpt['ratio']['median']:.2f} × the time, {gpt['temp_ratio']:.2f} × the memory",
+        ),
+        (
+            "translating with a Marian of opus-mt's size",
+            "Hugging Face on PyTorch",
+            f"{marian} times as fast, with the same tokens",
+        ),
     )
     return plain_markdown(("what", "against", "measured"), rows)
 
@@ -279,11 +268,12 @@ def attention_in_short(rows: dict[str, dict[str, Any]]) -> str:
         "neural(dim=None)": "`neural(dim=None)`, hidden (64, 32)",
         "additive": "`additive`, 64 tanh units",
     }
-    values, lines = dict(of_cores(rows)), []
+    lines = []
     for spec, name in names.items():
-        ratios = rows[f"{spec}, chunked"]["ratios"]
-        times = (measure.spread(ratios[baseline]) for baseline in baselines.values())
-        lines.append((name, *times, values[f"{spec} memory"], values.get(f"{spec} paper time", "")))
+        row, paper = rows[f"{spec}, chunked"], rows.get(f"{spec}, paper")
+        times = (measure.spread(row["ratios"][baseline]) for baseline in baselines.values())
+        memory = f"{row['temp_bytes'] / rows[attention.BASELINE]['temp_bytes']:.3f}"
+        lines.append((name, *times, memory, f"{paper['ratios'][row['name']]['median']:.0f}" if paper else ""))
     titles = ("forward + backward", *baselines, "memory × `jax.nn`", "the paper's form takes … times as long")
     return plain_markdown(titles, lines)
 
@@ -305,26 +295,20 @@ def attention_work(rows: dict[str, dict[str, Any]]) -> str:
     return plain_markdown(("core", "GFLOP", "GFLOP/s", "% of a large matrix product"), lines)
 
 
-def gpt_in_short(values: dict[str, str]) -> str:
+def gpt_in_short() -> str:
     """Compares a GPT with neural attention in every layer with the paper's, which has one such layer."""
-    lines = []
+    rows, lines = layers_of("gpt"), []
+    base = rows["dot_product"]["paper"]
     for name, spec in (("2", "neural(dim=2)"), ("16", "neural(dim=16)"), ("no projection", "neural(dim=None)")):
-        keys = (f"{spec} time", f"{spec} memory", f"first {spec} paper time", f"first {spec} paper memory")
-        lines.append((name, *(f"{values[f'gpt {key}']} ×" for key in keys)))
+        ours, paper = rows[spec], rows[f"{spec}|dot_product"]["paper"]
+        ratios = (ours["ratio"]["median"], ours["temp_ratio"], paper[1] / base[1], paper[0] / base[0])
+        lines.append((name, *(f"{ratio:.2f} ×" for ratio in ratios)))
     return plain_markdown(("d′", "time, ours", "memory, ours", "time, the paper", "memory, the paper"), lines)
 
 
-def of_layers() -> Iterator[tuple[str, str]]:
-    """Yields the numbers of whole models with neural attention, relative to the same models with dot products."""
-    for model in ("gpt", "vit"):
-        rows = {row["attention"]: row for row in load("layers")[model]}
-        base = rows["dot_product"]["paper"]
-        for spec, name in WHOLE.items():
-            yield f"{model} {name} time", f"{rows[spec]['ratio']['median']:.2f}"
-            yield f"{model} {name} memory", f"{rows[spec]['temp_ratio']:.2f}"
-            if paper := rows[spec]["paper"]:
-                yield f"{model} {name} paper time", f"{paper[1] / base[1]:.2f}"
-                yield f"{model} {name} paper memory", f"{paper[0] / base[0]:.2f}"
+def layers_of(model: str) -> dict[str, dict[str, Any]]:
+    """Reads the rows of a whole model, by the attention in its layers."""
+    return {row["attention"]: row for row in load("layers")[model]}
 
 
 def of_training_and_translation() -> Iterator[tuple[str, str]]:

@@ -204,9 +204,7 @@ def test_the_page_has_it_all(grid, tmp_path, undrawn, capsys):
     assert (tmp_path / "out/report.tex").read_text().count(r"\begin{tabular}") == 2
 
 
-def test_a_report_goes_where_all_runs_are_or_where_it_is_told(
-    tmp_path, write_run, undrawn, monkeypatch, capsys
-):
+def test_a_report_goes_where_all_runs_are_or_where_it_is_told(tmp_path, write_run, undrawn, monkeypatch, capsys):
     for folder, name in (("a", "dot_product"), ("b", "super")):
         write_run(tmp_path / folder / name, model__attention=name)
     monkeypatch.chdir(tmp_path)

@@ -21,7 +21,6 @@ def rng():
 def test_a_summary_is_scipys():
     found = summary(A)
     np.testing.assert_allclose(found.mean, A.mean(-1))
-    np.testing.assert_allclose(found.spread, stats.tstd(A, axis=-1))
     interval = stats.t.interval(1 - LEVEL, 4, loc=A.mean(-1), scale=stats.sem(A, axis=-1))
     np.testing.assert_allclose((found.mean - found.half_width, found.mean + found.half_width), interval)
 
@@ -87,7 +86,6 @@ def test_one_seed_says_nothing():
     one = np.array([0.5])
     for found in (paired(one, one + 1), unpaired(one, one + 1), unpaired(one, np.array([0.1, 0.2, 0.4]))):
         assert np.isnan([found.p, found.half_width, found.effect]).all()
-    assert np.isnan(summary(one).spread)
     assert np.isnan(summary(one).half_width)
 
 

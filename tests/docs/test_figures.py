@@ -58,10 +58,10 @@ def test_no_line_begins_with_the_mark_of_a_number():
 
 
 def test_a_changed_figure_is_written_again_and_an_unknown_one_refused():
-    page = "takes <!-- figures: neural memory -->9.999<!-- end --> times"
+    page = "takes <!-- figures: longest neural MB -->9.999<!-- end --> MB"
     assert "9.999" not in figures.written(page)
-    with pytest.raises(UsageError, match="Did you mean 'neural memory'"):
-        figures.written(page.replace("memory", "memry"))
+    with pytest.raises(UsageError, match="Did you mean 'longest neural MB'"):
+        figures.written(page.replace("neural", "neurl"))
 
 
 def test_the_control_of_surgery_is_compared_without_the_seed_of_pretraining():

@@ -18,6 +18,11 @@ def parameters(score, heads=2, head=4):
     return {name: jax.random.normal(key, p.shape) for key, (name, p) in zip(keys, declared.items(), strict=True)}
 
 
+def test_the_paraboloid():
+    line = np.linspace(-1.5, 1.5, surfaces.POINTS)
+    np.testing.assert_allclose(surfaces.paraboloid(1.5).z, line**2 + line[:, None] ** 2)
+
+
 @pytest.mark.parametrize("dim", [2, None])
 def test_one_hidden_layer_is_a_sum_of_folded_planes(dim):
     """Σ_m v_m max(0, (W_q x + W_k x)_m + b_m) + b_a, for x = (x, y, 0, …) as query and key (DiGiugno, eq. 4)."""
@@ -29,7 +34,6 @@ def test_one_hidden_layer_is_a_sum_of_folded_planes(dim):
     hidden = x[..., None] * slopes[0] + y[..., None] * slopes[1] + params["layer_0_bias"]
     expected = np.maximum(hidden, 0) @ params["layer_1_kernel"][:, 0] + params["layer_1_bias"][0]
     np.testing.assert_allclose(surfaces.neural(score, declared, 2.0).z, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(surfaces.paraboloid(2.0).z, x**2 + y**2)
 
 
 def test_each_head_may_have_its_own():
