@@ -390,12 +390,12 @@ def of_operations() -> Iterator[tuple[str, str]]:
     yield "flops excess", f"{min(counted):.0f} to {max(counted):.0f} %"
 
 
-def caches(width: int = 2048, heads: int = 16) -> str:
-    """Tabulates the bytes of mechanisms' decode caches in bfloat16."""
-    whole, _ = mechanisms.cache_bytes("dot_product", width, heads)
+def caches() -> str:
+    """Tabulates the bytes of mechanisms' decode caches in bfloat16, for width 2,048 and 16 heads."""
+    whole, _ = mechanisms.cache_bytes("dot_product", 2048, 16)
     rows = []
     for spec in CACHED:
-        token, sequence = mechanisms.cache_bytes(spec, width, heads)
+        token, sequence = mechanisms.cache_bytes(spec, 2048, 16)
         share = f"{100 * token / whole:.1f} %" if token else ""
         rows.append((f"`{spec}`", *(f"{held:,}" if held else "" for held in (token, sequence)), share))
     return plain_markdown(("mechanism", "bytes a token", "bytes a sequence", "of `dot_product`"), rows)

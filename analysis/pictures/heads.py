@@ -18,8 +18,8 @@ READABLE = 48  # the tokens of longer texts are left out, since they would be to
 
 
 @style.quiet
-def of_heads(maps: ImageMaps, example: int = 0) -> Figure:
-    """Draws an image, and beside it a row for each layer with each head's weights and the rollout so far.
+def of_heads(maps: ImageMaps) -> Figure:
+    """Draws the first image, and beside it a row for each layer with each head's weights and the rollout so far.
 
     All weights share one scale and all rollouts another; see `style.scale`.
     """
@@ -29,19 +29,19 @@ def of_heads(maps: ImageMaps, example: int = 0) -> Figure:
     panels = np.array(
         [[figure.add_subplot(grid[row, column + 1]) for column in range(heads + 1)] for row in range(layers)]
     )
-    weights = [layer[example] for layer in maps.layers]
-    rolled = [layer[example] for layer in maps.rollout]
+    weights = [layer[0] for layer in maps.layers]
+    rolled = [layer[0] for layer in maps.rollout]
     of_weights, of_rolled = style.scale(np.array(weights)), style.scale(np.array(rolled))
     for number, row in enumerate(panels):
         row[0].set_ylabel(f"layer {number + 1}")
         for head, axes in enumerate(row[:-1]):
-            bar = _patches(axes, weights[number][head], of_weights, maps.images[example])
-        rolled_bar = _patches(row[-1], rolled[number], of_rolled, maps.images[example])
+            bar = _patches(axes, weights[number][head], of_weights, maps.images[0])
+        rolled_bar = _patches(row[-1], rolled[number], of_rolled, maps.images[0])
     for axes, title in zip(panels[0], [*(f"head {head + 1}" for head in range(heads)), "rollout"], strict=True):
         axes.set_title(title)
     shown = figure.add_subplot(grid[:, 0])
-    _image(shown, maps.images[example])
-    shown.set_title(_classes(maps, example))
+    _image(shown, maps.images[0])
+    shown.set_title(_classes(maps, 0))
     _bar(figure, bar, panels[:, :-1], "weight of a patch")
     _bar(figure, rolled_bar, panels[:, -1], "")
     figure.suptitle("What each head attends to, by layer")

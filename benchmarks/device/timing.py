@@ -20,6 +20,7 @@ from benchmarks.device.items import Row
 Event = tuple[float, float]  # start and duration in nanoseconds
 Call = Callable[[], Any]  # launches a call and returns its result, without waiting
 
+LINKS = (60, 20)  # calls in a long and in a short chain
 AT_LEAST, AT_MOST, ENOUGH = 3, 30, 0.2  # least and greatest number of calls, and seconds for all of them
 DEVICE = re.compile(r"/device:(GPU|TPU):\d+")  # the names of planes
 KERNELS, CLOCK = "sums of kernels", "the host's clock"
@@ -84,7 +85,7 @@ def busy(events: Sequence[Event]) -> float:
     return total / 1e9
 
 
-def slope(call: Callable[[Any], Any], first: Any, stack: str, number: int = 20) -> float:
+def slope(call: Callable[[Any], Any], first: Any, stack: str) -> float:
     """Times a call by the host's clock, in chains of calls that each take the result of the last one.
 
     The difference of a long and a short chain cancels the costs of launching and waiting.
@@ -98,8 +99,8 @@ def slope(call: Callable[[Any], Any], first: Any, stack: str, number: int = 20) 
         return time.perf_counter() - started
 
     chain(2)
-    long, short = (min(chain(length) for _ in range(3)) for length in (3 * number, number))
-    return (long - short) / (2 * number)
+    long, short = (min(chain(length) for _ in range(3)) for length in LINKS)
+    return (long - short) / (LINKS[0] - LINKS[1])
 
 
 @contextlib.contextmanager
