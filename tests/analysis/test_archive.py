@@ -12,7 +12,7 @@ from attention import UsageError
 
 @pytest.fixture
 def swept(tmp_path, write_run):
-    """Three mechanisms, two seeds, one of them unfinished, asked for in an order of their own."""
+    """Makes a sweep of three mechanisms in a chosen order, with two seeds; one mechanism is unfinished."""
     folder = tmp_path / "runs"
     for attention in ("super", "dot_product"):
         for seed in (0, 1):

@@ -22,7 +22,7 @@ GAINS = {"better": (0.051, 0.049, 0.052, 0.050, 0.053), "same": (0.010, -0.012, 
 
 @pytest.fixture
 def grid(tmp_path, write_runs):
-    """Two mechanisms beside the baseline, with 4 and 8 heads, 5 seeds each."""
+    """Makes runs of two mechanisms and the baseline, with 4 and 8 heads and 5 seeds each."""
     gains = {"dot_product": (0.0,) * 5} | GAINS
     settings = {
         f"{name}-{heads}": ({"model__attention": name, "model__heads": heads}, np.add(base, gain).tolist())
@@ -141,7 +141,7 @@ def test_runs_made_with_other_code_or_packages_are_said_to_be(tmp_path, write_ru
 
 
 def test_how_often_runs_are_evaluated_tells_them_apart(tmp_path, write_run):
-    """It is how many steps the best one is chosen among."""
+    """It decides among how many steps the best one is chosen."""
     for seed, every in enumerate(("1 epoch", "2 epochs")):
         write_run(tmp_path / every, seed, train__eval_every=every, train__log_every=every)
     assert [dict(each.settings) for each in runs.find([tmp_path]).groups] == [
@@ -322,7 +322,7 @@ ODD = {
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("both", [False, True])
 def test_runs_with_little_in_them_are_reported(tmp_path, write_run, odd, at, both):
-    """Or refused in a sentence, where curves are to be compared at what a run does not say."""
+    """They are refused in a sentence if curves are compared at a budget that a run does not record."""
     for seed in range(2):
         write_run(tmp_path / f"a{seed}", seed, model__attention="super", **ODD[odd])
         write_run(tmp_path / f"b{seed}", seed, model__attention="dot_product", **(ODD[odd] if both else {}))

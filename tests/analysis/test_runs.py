@@ -32,7 +32,7 @@ def test_where_things_are_makes_no_difference(tmp_path, write_run):
 
 
 def test_what_follows_from_other_fields_is_no_key(tmp_path, write_run):
-    """Widths that were chosen for a mechanism and heads differ with both, and tell no rows apart."""
+    """Widths that were chosen for each mechanism and number of heads tell no further rows apart."""
     widths = {("dot_product", 1): 64, ("dot_product", 4): 64, ("super", 1): 70, ("super", 4): 72}
     for (attention, heads), width in widths.items():
         path = tmp_path / attention / f"{heads}"
@@ -111,7 +111,7 @@ def test_what_is_no_finished_run_is_named_and_left_out(tmp_path, write_run):
 
 
 def test_all_of_a_folder_may_be_given_though_not_all_are_runs(tmp_path, write_run):
-    """As `runs/*` gives a run, a sweep with its report, a log, a picture, and folders of other things."""
+    """`runs/*` may give a run, a sweep with its report, a log, a picture, and other folders."""
     for seed in (0, 1):
         write_run(tmp_path / f"sweep/setting/seed{seed}", seed)
     write_run(tmp_path / "lone", 2)

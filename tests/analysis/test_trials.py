@@ -12,7 +12,7 @@ from train.grids.trial_table import TrialTable
 
 
 def test_the_interval_of_a_share_is_that_of_wilson():
-    """By its formula (Wilson 1927): (p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n)."""
+    """Its formula is (p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n) (Wilson 1927)."""
     z = 1.959963984540054
     for solved, seeds in ((0, 5), (3, 5), (5, 5), (1, 2)):
         share, n = solved / seeds, seeds
@@ -74,7 +74,7 @@ def test_what_was_not_tuned_or_trained_to_the_end_is_told(tried):
 
 
 def test_what_would_be_found_lies_beyond_the_margin(tried):
-    """A mean difference of so much is called better in 80 % of draws with the same spread."""
+    """A mean difference of this size is called better in 80 % of draws with the same spread."""
     generator = np.random.default_rng(0)
     spread = np.array([-0.02, -0.01, 0.0, 0.01, 0.02])
     declared = trials.declared([Comparison("one", ["a"], ["b"])])

@@ -194,7 +194,7 @@ def test_compiled_programs_come_back(tmp_path):
 
 
 def measured(tmp_path, names, seconds=30.0, tiny=False):
-    """The rows after a session of these items."""
+    """Measures these items in a session, and returns the rows."""
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
     session = Session(kept(tmp_path), time.monotonic() + seconds, tiny, tmp_path, (sys.executable, str(script)))
@@ -313,7 +313,7 @@ def test_a_misspelt_item_is_named(tmp_path, capsys):
 
 
 def contest(spec, implementation, seconds, length=1024):
-    """The rows of both passes."""
+    """Makes the rows of both passes."""
     shape, name = core.Shape(16, length, 32, 64, "bfloat16", True), f"{spec}, {implementation}"
     times = {"seconds": seconds, "least": seconds, "greatest": seconds}
     rows = {what: core.of_contest(shape, what, name, 1e9) | core.made_by(name) | times for what in core.PASSES}
@@ -349,7 +349,7 @@ def test_auto_takes_any_pair_fused_once_all_that_were_tried_are_right_and_faster
 
 
 def units(spec):
-    """Of a pairwise score's layers, for heads of 64."""
+    """Counts the units of a pairwise score's layers, for heads of 64."""
     score = right.mechanism_of(spec).score
     weights = attention.init(score, jax.random.key(0), 2, 64, length=8)
     x = jax.numpy.zeros((1, 8, 2, 64))
@@ -408,7 +408,7 @@ def test_the_short_table_names_what_is_wrong_and_what_is_left():
 
 
 def test_the_record_on_the_page_is_whole():
-    """What is stale is listed, and marked on the page; it waits for the next GPU."""
+    """Stale rows are listed, and marked on the page, until the next GPU is measured."""
     if not RESULT.exists():
         pytest.skip("no GPU has been measured yet")
     found = record.read(RESULT)

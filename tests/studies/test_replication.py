@@ -29,7 +29,7 @@ SMALL = dataclasses.replace(definitions.STUDIES["mnist"], over=("a=1,2", "b=1,2"
 
 @pytest.fixture
 def page(tmp_path, monkeypatch):
-    """A study's page with room for it, and what is kept, in folders of their own."""
+    """Makes a study's page with a place for its tables, and a separate folder of archives."""
     path = tmp_path / "pages/mnist.md"
     path.parent.mkdir()
     path.with_name("matched.md").write_text("a\n")
@@ -41,7 +41,7 @@ def page(tmp_path, monkeypatch):
 
 @pytest.fixture
 def trained(monkeypatch):
-    """In place of a sweep: every run has ended already, as the fixture `swept` left it."""
+    """Replaces a sweep: every run has ended already, as the fixture `swept` left it."""
 
     def run(flags, ended, code=0):
         for path in archive.work_directories(flags.workdir):
@@ -55,7 +55,7 @@ def trained(monkeypatch):
 
 @pytest.fixture
 def swept(tmp_path, write_run):
-    """Two mechanisms, 1 and 2 heads, three seeds; the one mechanism is better by about 5 points, two heads are by 2."""
+    """Makes runs of two mechanisms, of which one is better by about 5 points, with 1 and 2 heads and three seeds."""
     for attention, offset in (("dot_product", 0.0), ("super", 0.05)):
         for heads, more in ((1, 0.0), (2, 0.02)):
             for seed in range(3):
@@ -172,7 +172,7 @@ def test_declared_studies_fit_their_budget():
 
 @pytest.mark.parametrize("name", declared.DECLARED)
 def test_what_a_declared_study_finds_follows_from_the_spread_that_it_names(name):
-    """A two-sided t-test with as many seeds, at the least level of Holm's method, has a power of 80 % there."""
+    """A two-sided t-test with that many seeds, at Holm's smallest level, has a power of 80 % there."""
     made = declaration.read(DECLARATIONS / f"{name}.json")
     spread = float(re.search(r"standard deviation of ([\d.]+\d)", made.basis)[1])
     seeds = int(re.search(r"(\d+) seeds", made.basis)[1])
@@ -323,7 +323,7 @@ DIRTY = {"1e0f02ab6f0f-dirty": "1e0f02ab6f0f"}
 
 
 def history():
-    """All commits that lead here; none where git or a part of the history is missing."""
+    """Lists all commits that lead here; none if git or a part of the history is missing."""
     command = ["git", "-C", str(ROOT), "rev-list", "HEAD"]
     shallow = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
     try:

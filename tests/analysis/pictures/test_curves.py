@@ -22,7 +22,7 @@ SEEDS = [run([0.1, 0.5, 0.7]), run([0.3, 0.4, 0.9]), run([0.2, 0.3, 0.8])]
 
 
 def test_curves_with_other_points_are_interpolated_where_all_reach():
-    """Of straight lines through the origin the mean is the line of the mean slope, at every point of either."""
+    """The mean of straight lines through the origin is the line of the mean slope."""
     points, slopes = (np.array([0.0, 1.0, 4.0]), np.array([0.5, 2.0, 3.0, 9.0])), (2.0, 4.0)
     found = curves.band([curves.Curve(x, x, slope * x) for x, slope in zip(points, slopes, strict=True)])
     np.testing.assert_array_equal(found.x, [0.5, 1, 2, 3, 4])
@@ -35,7 +35,7 @@ def slower(seed, factor):
 
 
 def test_seeds_whose_seconds_do_not_overlap_are_drawn_at_their_mean_seconds():
-    """The second seed begins at 50 seconds, where the first has ended at 15."""
+    """The second seed begins at 50 seconds, after the first has ended at 15."""
     figure = curves.figure({"super": [SEEDS[0], slower(SEEDS[1], 10)], "neural": SEEDS}, axes=("seconds",))
     points = drawn_at(figure.axes[0])[0]
     assert len(points) == 2
@@ -52,7 +52,7 @@ def test_seeds_without_steps_in_common_are_refused_and_a_seed_that_ends_earlier_
 
 
 def drawn_at(axes):
-    """x and y of each line, and the outline of each band."""
+    """Lists x and y of each line, and the outline of each band."""
     return [artist.get_xydata() for artist in axes.lines], [band.get_paths()[0].vertices for band in axes.collections]
 
 
@@ -79,7 +79,7 @@ def test_accuracies_near_1_have_a_logit_scale_that_shows_all_means_below_1():
 
 
 def test_replicas_of_one_run_are_seeds_like_runs_of_their_own():
-    """Seconds are of all replicas, each of which has a share."""
+    """Replicas share the seconds equally."""
     together = [
         entry | {"replica": number, "seconds": len(SEEDS) * entry["seconds"]}
         for entries in zip(*SEEDS, strict=True)

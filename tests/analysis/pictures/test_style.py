@@ -19,7 +19,7 @@ def some_figure():
 
 
 def test_mechanisms_look_different():
-    """One without a look of its own takes a free one in each picture."""
+    """A mechanism without a look takes a free one in each picture."""
     assert set(style.MECHANISMS) <= set(MECHANISMS)
     assert len(set(style.MECHANISMS.values())) == len(style.MECHANISMS)
     assert len(set(style.colours(MECHANISMS).values())) == len(MECHANISMS)
@@ -28,7 +28,7 @@ def test_mechanisms_look_different():
 
 
 def test_a_mechanism_has_its_colour_or_a_lighter_shade_of_it_whatever_else_is_drawn():
-    """The hue of variants is that of the mechanism alone."""
+    """Variants have the mechanism's hue."""
     variants = [f"neural(dim={dim})|dot_product" for dim in (2, 16, 64)]
     looks = style.colours(["dot_product", *variants, "additive", "model.attention=super, model.heads=2", "other"])
     hues = [rgb_to_hsv(to_rgb(looks[name][0])) for name in variants]

@@ -17,7 +17,7 @@ def test_mechanisms_are_in_the_order_of_how_far_they_came_above_chance(tried):
 
 
 def test_the_frontier_has_a_mark_for_each_mechanism_and_width(tried):
-    """At the greatest size, by what the cache holds."""
+    """Recall is at the greatest size, drawn against the cache's bytes."""
     narrow = row("stacked_narrow", "retention", [0.1] * 5, 128) | {"cache_bytes_at_128": 1024}
     wide = TrialTable(tried.trials | {"stacked_narrow": tried.trials["stacked"]}, [*tried.rows, narrow], tried.made)
     (axes,) = trials.frontier(wide, ["retention"]).axes
