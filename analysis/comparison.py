@@ -275,7 +275,8 @@ def _notes(found: Found, against: Baseline | None, comparisons: Sequence[GroupCo
     if rest := [short(field) for field in found.groups[0].settings if field not in found.keys]:
         keys = " and ".join(map(short, found.keys))
         notes.append(f"Rows differ in more than {keys}, which may explain differences too: {', '.join(rest)}.")
-    if against and (alone := _without_baseline(found, against)):
+    paired = [group for pair in against.pairs(found) for group in pair] if against else found.groups
+    if alone := [group.label for group in found.groups if group not in paired]:
         notes.append(f"No baseline equals these rows in all other fields: {'; '.join(alone)}.")
     if different := compare.origins(found):
         notes.append(f"The runs were not made alike, which may explain differences too: {different}.")
@@ -302,8 +303,3 @@ def _notes_on_tests(comparisons: Sequence[GroupComparison]) -> list[str]:
         "(g where unpaired) with Hedges' correction.",
         compare.wilcoxon_text(comparisons),
     ]
-
-
-def _without_baseline(found: Found, against: Baseline) -> list[str]:
-    paired = [group for pair in against.pairs(found) for group in pair]
-    return [group.label for group in found.groups if group not in paired]

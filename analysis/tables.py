@@ -10,19 +10,21 @@ from analysis.metrics import Metric
 from attention.errors import in_line
 
 FORMULA = ("=", "+", "-", "@")  # beginnings of what spreadsheets run; no cell has tabs or line ends
-LATEX = {
-    "\\": r"\textbackslash{}",
-    **{character: f"\\{character}" for character in "&%#_{}$"},
-    "±": r"$\pm$",
-    "–": "--",
-    "<": "$<$",
-    ">": "$>$",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "|": r"\textbar{}",
-    "'": r"\textquotesingle{}",
-    "`": "",
-}
+LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        **{character: f"\\{character}" for character in "&%#_{}$"},
+        "±": r"$\pm$",
+        "–": "--",
+        "<": "$<$",
+        ">": "$>$",
+        "^": r"\textasciicircum{}",
+        "~": r"\textasciitilde{}",
+        "|": r"\textbar{}",
+        "'": r"\textquotesingle{}",
+        "`": "",
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +129,7 @@ def plain_markdown(titles: Sequence[str], rows: Iterable[Iterable[object]], rule
 def latex(table: ResultTable) -> str:
     """Writes a `tabular` with the rules of the package booktabs."""
     kinds = "".join("r" if column.numbers else "l" for column in table.columns)
-    head, *body = (" & ".join(_escaped(str(cell)) for cell in row) + r" \\" for row in _lines(table))
+    head, *body = (" & ".join(str(cell).translate(LATEX) for cell in row) + r" \\" for row in _lines(table))
     begin = rf"\begin{{tabular}}{{{kinds}}}"
     return "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
 
@@ -168,7 +170,3 @@ def _is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
-
-
-def _escaped(text: str) -> str:
-    return "".join(LATEX.get(character, character) for character in text)

@@ -179,7 +179,13 @@ def _p_values(differences: Differences, comparison: Comparison, margin: float, m
     if len(differences) < 2 or not differences.std() > ROUNDING * np.abs(differences).max():
         return {}
     gain = differences * (-1 if metric.lower else 1) * (-1 if comparison.claim == "worse" else 1)
-    above, below = ((lambda value, side=side: _one_sided(gain, value, side)) for side in ("greater", "less"))
+
+    def above(value: float) -> float:
+        return float(stats.ttest_1samp(gain, value, alternative="greater").pvalue)
+
+    def below(value: float) -> float:
+        return float(stats.ttest_1samp(gain, value, alternative="less").pvalue)
+
     equal = {f"equal within {metric.with_unit(metric.text(margin))}": max(above(-margin), below(margin))}
     if comparison.claim == "equal":
         return equal | {DOES_NOT: 2 * min(above(margin), below(-margin))}
@@ -189,7 +195,3 @@ def _p_values(differences: Differences, comparison: Comparison, margin: float, m
         least = limit(comparison, margin)
         return {HOLDS: 2 * above(least), DOES_NOT: 2 * below(least)}
     return {HOLDS: 2 * above(margin)} | equal | {DOES_NOT: 2 * below(comparison.effect or margin)}
-
-
-def _one_sided(gain: Float[np.ndarray, " seeds"], value: float, alternative: str) -> float:
-    return float(stats.ttest_1samp(gain, value, alternative=alternative).pvalue)

@@ -86,7 +86,7 @@ def decodings(model: GPT, params: dict, theirs: str, flags: argparse.Namespace) 
     weights; those of the caches, which are fewer, are not counted.
     """
     calls = {"bench": ours(model, params)} | {
-        name: twins().make_decoding(theirs, name.endswith(COMPILED)) for name in flags.against or ()
+        name: twins().decoding_of(twins().load(theirs), name.endswith(COMPILED)) for name in flags.against or ()
     }
     roof, weights = measure.Roof.measured(jnp.float32), measure.bytes_of(params)
     for batch in flags.batches:

@@ -166,8 +166,11 @@ def text(name: str) -> str:
     if found is None:
         return f"{asked}\n\n{_planned(name, declared)}"
     drawn = _curves(name, found)[1]
-    parts = [*_parts(found, name), flatness(found, declared, drawn), _pictures(name, drawn)]
-    return "\n\n".join(filter(None, [asked, *parts]))
+    pictures = (
+        f"![Each comparison with its interval](../replication/{name}_effects.svg)",
+        f"![{METRICS[drawn].title} by step of training](../replication/{name}.svg)",
+    )
+    return "\n\n".join(filter(None, [asked, *_parts(found, name), flatness(found, declared, drawn), *pictures]))
 
 
 def _planned(name: str, declared: Declaration) -> str:
@@ -226,11 +229,6 @@ def _judged(found: Found, name: str) -> ResultTable:
 def _worded(verdict: str, name: str) -> str:
     kind = ALL[name].kind
     return ledger.worded(verdict, "reduced" if kind == ledger.ANOTHER else kind)
-
-
-def _pictures(name: str, metric: str) -> str:
-    shown = f"![Each comparison with its interval](../replication/{name}_effects.svg)"
-    return f"{shown}\n\n![{METRICS[metric].title} by step of training](../replication/{name}.svg)"
 
 
 def only(table: ResultTable, names: Iterable[str]) -> ResultTable:

@@ -96,6 +96,7 @@ ON_DARK = {
     "#ffffff": "#1e2129",
 }
 
+ENDINGS = (".png", ".svg")
 STYLE = Path(__file__).with_name("bench.mplstyle")
 # Decorates a function that draws in this style.
 quiet = matplotlib.rc_context(matplotlib.rc_params_from_file(STYLE, use_default_template=False))
@@ -156,7 +157,10 @@ def save(figure: Figure, path: Path) -> tuple[Path, ...]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph")  # characters missing from the font become boxes
             for file in written:
-                WRITERS[file.suffix](figure, file)
+                if file.suffix == ".png":
+                    figure.savefig(file, metadata={"Software": None})
+                else:
+                    file.write_text(_drawn(figure), encoding="utf-8")
     except OSError as error:
         raise UsageError(
             f"{path} cannot be drawn ({error.strerror or error}); name a file that can be written."
@@ -166,19 +170,11 @@ def save(figure: Figure, path: Path) -> tuple[Path, ...]:
 
 def places(path: Path) -> tuple[Path, ...]:
     """Lists the files that `save` writes; raises a UsageError if one cannot be written."""
-    stem = path.with_suffix("") if path.suffix in WRITERS else path
-    files = tuple(stem.parent / f"{stem.name}{end}" for end in WRITERS if stem == path or path.suffix == end)
+    stem = path.with_suffix("") if path.suffix in ENDINGS else path
+    files = tuple(stem.parent / f"{stem.name}{end}" for end in ENDINGS if stem == path or path.suffix == end)
     for file in files:
         check_place(file)
     return files
-
-
-def _write_png(figure: Figure, path: Path) -> None:
-    figure.savefig(path, metadata={"Software": None})
-
-
-def _write_svg(figure: Figure, path: Path) -> None:
-    path.write_text(_drawn(figure), encoding="utf-8")
 
 
 @quiet
@@ -199,6 +195,3 @@ def _drawn(figure: Figure) -> str:
     )
     dark = f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
     return drawn.getvalue().replace("</style>", dark, 1)
-
-
-WRITERS = {".png": _write_png, ".svg": _write_svg}

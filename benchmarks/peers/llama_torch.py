@@ -38,11 +38,6 @@ def twin(params: Params, model: GPT) -> nn.Module:
         return TorchLlama(f"{folder}/llama").train()
 
 
-def make_decoding(folder: str, compiled: bool) -> Callable[[np.ndarray, int], np.ndarray]:
-    """Makes greedy decoding in float32: a function of prompts `(B, T)` and the number of new tokens."""
-    return decoding_of(load(folder), compiled)
-
-
 def decoding_of(model: LlamaForCausalLM, compiled: bool) -> Callable[[np.ndarray, int], np.ndarray]:
     """Makes a model's greedy decoding on its device: from prompts `(B, T)` to new tokens `(B, tokens)`.
 

@@ -55,10 +55,6 @@ def _heads_first(function: Callable[..., Any]) -> Callable[..., Tensor]:
     return call
 
 
-def _dot_product(x: PlainCall) -> Tensor:
-    return _heads_first(F.scaled_dot_product_attention)(x.query, x.key, x.value, is_causal=True)
-
-
 def _eager(model: Any, x: PlainCall, **options: Any) -> Tensor:
     """Calls the attention of a model of transformers, which returns `(B, T, N, H)`."""
     length = x.query.shape[1]
@@ -77,10 +73,6 @@ def _gated_delta(x: PlainCall) -> Tensor:
     decay, strength = x.gates
     inputs = _unit(x.query), _unit(x.key), x.value, strength, decay[..., 0]
     return naive_recurrent_gated_delta_rule(*inputs, scale=1.0)[0]
-
-
-def _kimi_delta(x: PlainCall) -> Tensor:
-    return naive_recurrent_kda(_unit(x.query), _unit(x.key), x.value, *x.gates)[0]
 
 
 def _gated_delta2(x: PlainCall) -> Tensor:
@@ -147,7 +139,7 @@ def _log_linear(x: PlainCall) -> Tensor:
 
 
 PUBLISHED: dict[str, Callable[[PlainCall], Tensor]] = {
-    "dot_product": _dot_product,
+    "dot_product": lambda x: _heads_first(F.scaled_dot_product_attention)(*x[:3], is_causal=True),
     "sink": lambda x: _eager(modeling_gpt_oss, x),
     "soft_cap": lambda x: _eager(modeling_gemma2, x, softcap=x.weights["cap"]),
     "forgetting": _forgetting,
@@ -160,7 +152,7 @@ PUBLISHED: dict[str, Callable[[PlainCall], Tensor]] = {
     "gated_linear": lambda x: naive_recurrent_gla(*x[:3], x.gates)[0],
     "gated_delta": _gated_delta,
     "state_space": _state_space,
-    "kimi_delta": _kimi_delta,
+    "kimi_delta": lambda x: naive_recurrent_kda(_unit(x.query), _unit(x.key), x.value, *x.gates)[0],
     "gated_delta2": _gated_delta2,
     "delta_product": _delta_product,
     "rwkv7": _rwkv7,
