@@ -30,13 +30,10 @@ def test_curves_with_other_points_are_interpolated_where_all_reach():
     np.testing.assert_allclose(found.spread, statistics.stdev(slopes) * found.x)
 
 
-def slower(seed, factor):
-    return [entry | {"seconds": factor * entry["seconds"]} for entry in seed]
-
-
 def test_seeds_whose_seconds_do_not_overlap_are_drawn_at_their_mean_seconds():
     """The second seed begins at 50 seconds, after the first has ended at 15."""
-    figure = curves.figure({"super": [SEEDS[0], slower(SEEDS[1], 10)], "neural": SEEDS}, axes=("seconds",))
+    slower = [entry | {"seconds": 10 * entry["seconds"]} for entry in SEEDS[1]]
+    figure = curves.figure({"super": [SEEDS[0], slower], "neural": SEEDS}, axes=("seconds",))
     points = drawn_at(figure.axes[0])[0]
     assert len(points) == 2
     np.testing.assert_allclose(points[0], [[27.5, 0.2], [55, 0.45], [82.5, 0.8]])
