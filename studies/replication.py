@@ -1,4 +1,4 @@
-"""The sweeps behind docs/studies: what the papers' claims come to, at the size that two CPU cores allow.
+"""Train the sweeps behind docs/studies, which test the papers' claims at the size that two CPU cores allow.
 
     python -m studies.replication --data=DATA --runs=runs/replication --only gpt_tuned
     python -m studies.replication --tables

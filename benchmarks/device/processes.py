@@ -127,7 +127,7 @@ def _environment(stack: str, programs: Path, tiny: bool) -> dict[str, str]:
     ours |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"} if tiny else {}
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms and "cpu" not in platforms:
-        platforms += ",cpu"  # which draws initial values
+        platforms += ",cpu"  # draws initial values
     return defaults | os.environ | ours | {"JAX_PLATFORMS": "cpu" if stack == "torch" else platforms}
 
 
