@@ -1,11 +1,10 @@
-"""Keep what reports and curves need of finished runs in one file, without checkpoints.
+"""Store finished runs in one file, without checkpoints, for reports and curves.
 
 python -m analysis.archive runs/mnist --out=mnist.json
 python -m analysis.report mnist.json
 """
 
 import argparse
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -23,9 +22,9 @@ from train.cli.files import check_place, is_line, is_number, read_record, write_
 from train.run import doubts
 
 SUFFIX = ".json"  # ending of an archive's name
-NAMED = 12  # of what is passed over
+NAMED = 12  # skipped places that a sentence names
 FLOPS = "training_flops_per_example"
-LEAF = (str, int, float)  # and True and False
+LEAF = (str, int, float)  # bools are ints
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Entry:
 
     Attributes:
       path: Its work directory, or where it was when it was archived.
-      config: All leaves by their path.
+      config: Every leaf of the config by its path.
       results: The results of `result.json`, one for each seed that was trained.
       record: The lines of `metrics.jsonl`.
     """
@@ -53,7 +52,7 @@ class Finished:
       entries: The runs, in order.
       sweeps: The content of each `sweep.json`: what was asked for, tried and chosen.
       left_out: A sentence for each work directory that holds no finished run.
-      trials: The runs of a tuning that an archive has; reports pass over them.
+      trials: The runs of a tuning, which only archives keep; reports ignore them.
     """
 
     entries: Sequence[Entry]
@@ -63,9 +62,9 @@ class Finished:
 
     @property
     def asked(self) -> dict[str, Sequence[Any]]:
-        """The fields that the sweeps vary, with the values of their grids.
+        """The fields that the sweeps vary, each with the values of its grid.
 
-        Of settings beside a grid only the fields count, so that their values do not come first.
+        Settings beside a grid add their fields but no values, so their values do not come first.
         """
         values: dict[str, dict[Any, None]] = {}
         for sweep in self.sweeps:
@@ -79,13 +78,13 @@ class Finished:
 def find(places: Sequence[Path]) -> Finished:
     """Finds the finished runs of archives, and of folders and all folders below them.
 
-    A run that is in several places counts once. Among several places, such as `runs/*`, some may hold no run.
+    A run that is found twice counts once. If there are several places, as in `runs/*`, some may hold no run.
 
     Raises:
       UsageError: A place does not exist, an archive or `sweep.json` is damaged, or there is no finished run at all.
     """
     alone = len(places) == 1
-    archives = {place: _archive(place, alone) for place in places if place.is_file()}
+    archives = {place: read(place) if alone else _archive(place) for place in places if place.is_file()}
     folders = {place: list(work_directories(place)) for place in places if place not in archives}
     directories = {directory.resolve(): directory for inside in folders.values() for directory in inside}
     found = [_in_folders(directories.values()), *filter(None, archives.values())]
@@ -101,16 +100,16 @@ def find(places: Sequence[Path]) -> Finished:
 
 
 def passed_over(names: Sequence[str]) -> str:
-    """Names the first `NAMED` places that hold no run, and counts the others."""
-    return f"Passed over, since there is no run: {listed(names, NAMED)}."
+    """Names the first `NAMED` places that were skipped, and counts the others."""
+    return f"Skipped, since they hold no run: {listed(names, NAMED)}."
 
 
 def write(found: Finished, out: Path, above: Path = Path()) -> None:
-    """Writes one object: `sweeps`, the leaves that all share under `config`, and `runs` and `trials`, one on each line.
+    """Writes one object: `sweeps`, what all configs share as `config`, and a line for each of `runs` and `trials`.
 
     Args:
-      found: The runs to write; there may be none, of a sweep that has only begun.
-      above: A folder that holds all runs; it is left out of their paths.
+      found: The runs to write; a sweep that has only begun has none.
+      above: A folder that holds all runs; paths are relative to it.
     """
     every = (*found.entries, *found.trials)
     first = every[0].config if every else {}
@@ -167,7 +166,7 @@ def read(file: Path) -> Finished:
 
 
 def _completed(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Completes the leaves as `read_config` does those of a run, so that archives and folders can be compared."""
+    """Adds missing leaves as `read_config` does, so that archives and folders can be compared."""
     from flax.traverse_util import unflatten_dict
 
     from train.loading.leaves import completed, flatten
@@ -176,7 +175,7 @@ def _completed(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unpack(found: Finished, folder: Path) -> int:
-    """Restores runs to a sweep's folder, without checkpoints, so that the sweep continues with those that are missing.
+    """Restores runs to a sweep's folder, without checkpoints, so that the sweep trains only the missing ones.
 
     Args:
       found: The content of one archive.
@@ -210,12 +209,12 @@ def _unpack(entry: Entry, directory: Path) -> None:
     write_json(directory / "result.json", result)
 
 
-def _archive(file: Path, alone: bool) -> Finished | None:
-    """Reads a file; returns None of one among several places that is no archive, such as a log in `runs/*`."""
-    with contextlib.suppress(*() if alone else (UsageError,)):
-        if alone or file.suffix == SUFFIX:
-            return read(file)
-    return None
+def _archive(file: Path) -> Finished | None:
+    """Reads one of several places; None if it is not an archive, such as a log in `runs/*`."""
+    try:
+        return read(file) if file.suffix == SUFFIX else None
+    except UsageError:
+        return None
 
 
 def _in_folders(directories: Iterable[Path]) -> Finished:
@@ -234,7 +233,7 @@ def _entry(directory: Path) -> Entry:
     """Reads the finished run of a work directory.
 
     Raises:
-      UsageError: It is no work directory, or the run has not finished.
+      UsageError: It is not a work directory, or the run has not finished.
     """
     from train.loading.leaves import flatten
     from train.run.workdir import read_config, read_results
@@ -252,11 +251,11 @@ def _entry(directory: Path) -> Entry:
 
 
 def _check(entry: Entry) -> None:
-    """Raises a UsageError where an entry is not that of a run."""
+    """Raises a UsageError if an entry is not that of a run."""
     kinds = {"task": str, "seed": Seed, "data.source": str}
     known = all(fits(kind, entry.config.get(field)) for field, kind in kinds.items())
     if not (known and fits(Count, entry.config.get("data.batch_size")) and all(map(_is_leaf, entry.config.values()))):
-        raise UsageError(f"{entry.path} was left out: its config.json is none of a run.")
+        raise UsageError(f"{entry.path} was left out: its config.json is not that of a run.")
     if not all(map(_is_result, entry.results)):
         raise UsageError(f"{entry.path} was left out: its result.json holds no result of a run.")
     if not all(is_line(line) and "seconds" in line for line in entry.record):
@@ -264,12 +263,12 @@ def _check(entry: Entry) -> None:
 
 
 def _is_leaf(value: Any) -> bool:
-    """Tells whether a config can hold a value: one that is plain, or a tuple of such."""
+    """Tells whether a config can hold a value: a plain one, or a tuple of these."""
     return all(map(_is_leaf, value)) if isinstance(value, tuple) else value is None or isinstance(value, LEAF)
 
 
 def _is_result(result: Any) -> bool:
-    """Tells whether a value has what reports read of a result, each of its type."""
+    """Tells whether a value has all that reports read from a result, with the right types."""
     from analysis.metrics import COSTS
 
     kinds = {"best_step": int, "steps": int, "best": dict}
@@ -285,7 +284,7 @@ def _is_result(result: Any) -> bool:
 
 
 def work_directories(folder: Path) -> Iterator[Path]:
-    """Yields every folder with a `config.json` at `folder` or below, in order, without looking inside them."""
+    """Yields `folder` or the folders below it that have a `config.json`, in order, without descending into them."""
     from train.grids import grid, tuning
 
     if not folder.is_dir():
@@ -300,7 +299,7 @@ def work_directories(folder: Path) -> Iterator[Path]:
 
 
 def _sweep(directory: Path) -> dict[Path, Mapping[str, Any]]:
-    """Reads the sweep that a run belongs to, by the path of its file; empty where it belongs to none."""
+    """Reads the sweep that a run belongs to, by the path of its file; empty if there is none."""
     from train.grids import grid
 
     sweep = directory.absolute().parent.parent / grid.FILE
@@ -318,7 +317,7 @@ def _sweep(directory: Path) -> dict[Path, Mapping[str, Any]]:
     cli.flag("--out", required=True, type=Path, help=f"the file, whose name ends in {SUFFIX}"),
 )
 def main(flags: argparse.Namespace) -> None:
-    """Writes the archive and says what was kept and what was left out."""
+    """Writes the archive and prints what was kept and what was left out."""
     if flags.out.suffix != SUFFIX:
         raise UsageError(f"--out={flags.out} must end in {SUFFIX}; write --out={flags.out.with_suffix(SUFFIX)}.")
     check_place(flags.out)

@@ -1,6 +1,7 @@
-"""Comparisons of groups of runs with a baseline: the tests that apply, their conclusions, and how fair they are."""
+"""Comparisons of groups of runs with a baseline: tests, conclusions, and fairness."""
 
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -10,53 +11,42 @@ from analysis.runs import Found, Group, Run, short
 from analysis.statistics import LEVEL
 from attention.errors import UsageError, check_known, unknown
 
-# The kinds of budget at which runs may be compared, and how much of each a run has spent in all.
-BUDGETS: Mapping[str, Callable[[Run], float]] = {
-    "examples": lambda run: run.examples,
-    "seconds": lambda run: run.seconds,
-    "flops": lambda run: run.flops,
-}
+BUDGETS = ("examples", "seconds", "flops")  # attributes of `Run` at which runs may be compared
 # What may be equal between runs, and the tolerance that still counts as equal; clocks are noisy.
 FAIRNESS: Mapping[str, tuple[Callable[[Run], float], float]] = {
-    "training examples": (BUDGETS["examples"], 0.01),
+    "training examples": (lambda run: run.examples, 0.01),
     "parameters": (lambda run: run.value("parameters"), 0.01),
-    "FLOPs": (BUDGETS["flops"], 0.01),
-    "training time": (BUDGETS["seconds"], 0.05),
+    "FLOPs": (lambda run: run.flops, 0.01),
+    "training time": (lambda run: run.seconds, 0.05),
 }
-LISTED = 4  # settings without a claim that a sentence names; of more it says how many there are
-# A metric of a run; NaN where the run has none.
-Measure = Callable[[Run, str], float]
+LISTED = 4  # settings without a claim that a sentence names; more are only counted
+Measure = Callable[[Run, str], float]  # reads a metric from a run; NaN if the run does not have it
 
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """The baseline of a comparison: a group's baseline has `value` in `field` and equals the group in all other keys.
-
-    Attributes:
-      field: A key.
-      value: One of its values.
-    """
+    """A baseline: the group that has this value of this field, and equals the compared group in all other keys."""
 
     field: str
     value: object
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The texts by which a user may name this baseline."""
+        """The ways to name this baseline on a command line."""
         return str(self.value), f"{self.field}={self.value}", f"{self.field.rpartition('.')[2]}={self.value}"
 
     def pairs(self, found: Found) -> list[tuple[Group, Group]]:
-        """Pairs every group that has a baseline with it."""
+        """Pairs each group that has a baseline with its baseline."""
         return [(group, baseline) for group in found.groups if (baseline := self.of(group, found))]
 
     def of(self, group: Group, found: Found) -> Group | None:
-        """Finds the baseline of a group; None where the group has none or is one itself."""
+        """Finds a group's baseline; None if it has none or is one itself."""
         settings = {key: group.settings[key] for key in found.keys} | {self.field: self.value}
         same = (other for other in found.groups if all(other.settings[key] == settings[key] for key in found.keys))
         return next((other for other in same if other is not group), None)
 
     def block(self, group: Group, found: Found) -> tuple[object, ...]:
-        """Lists the settings that a group shares with the groups that it is ranked with."""
+        """Lists the settings that a group shares with those that it is ranked among."""
         return tuple(group.settings[key] for key in found.keys if key != self.field)
 
 
@@ -68,8 +58,8 @@ class GroupComparison:
       metric: A name of `analysis.metrics`.
       seeds: The number of pairs of seeds, or the numbers of seeds of the group and of the baseline.
       difference: The group's value minus the baseline's.
-      p: p-value, corrected for all comparisons of the table; NaN where there is no test.
-      wilcoxon: p-value of Wilcoxon's signed-rank test, corrected in the same way; NaN where it cannot reach the level.
+      p: p-value, corrected for all comparisons of the table; NaN without a test.
+      wilcoxon: p-value of Wilcoxon's signed-rank test, corrected likewise; NaN if it cannot reach the level.
     """
 
     group: Group
@@ -82,13 +72,13 @@ class GroupComparison:
 
     @property
     def claim(self) -> str:
-        """`better` or `worse` where the test allows the claim, else ''."""
+        """`better` or `worse` if the test allows the claim, else ''."""
         mean = float(self.difference.mean)
         return ("better" if (mean < 0) == metrics.find(self.metric).lower else "worse") if self.p <= LEVEL else ""
 
     @property
     def amount(self) -> str:
-        """The difference with its interval and unit; it has a sign where no direction is claimed."""
+        """The difference with its interval and unit, signed if no direction is claimed."""
         metric, mean = metrics.find(self.metric), float(self.difference.mean)
         width = f" ± {metric.text(float(self.difference.half_width))}" if min(self.seeds) > 1 else ""
         return metric.with_unit((metric.text(abs(mean)) if self.claim else metric.text(mean, "+")) + width)
@@ -116,7 +106,7 @@ class GroupComparison:
 
 
 def verdict(comparisons: Sequence[GroupComparison]) -> list[str]:
-    """Says what may be said: a sentence for each claim, and one for all that no claim is made of."""
+    """Writes the conclusions of each metric: a sentence for each claim, and one for all other comparisons."""
     said = []
     for metric in dict.fromkeys(compared.metric for compared in comparisons):
         of_metric = [compared for compared in comparisons if compared.metric == metric]
@@ -135,7 +125,7 @@ def verdict(comparisons: Sequence[GroupComparison]) -> list[str]:
 
 
 def claim_of(sentence: str) -> str:
-    """Finds `better` or `worse` where a sentence of `verdict` claims it, else ''."""
+    """Finds `better` or `worse` in a sentence of `verdict`; '' if it claims neither."""
     return next((claim for claim in ("better", "worse") if f" is {claim} than " in sentence), "")
 
 
@@ -153,11 +143,11 @@ def baseline(found: Found, wanted: str) -> Baseline | None:
     """Chooses the baseline of a comparison.
 
     Args:
-      wanted: A value, such as `dot_product`, or `FIELD=VALUE` with the field in full or its last part; '' means
-        `dot_product` where it can be compared with, else the first value that can be.
+      wanted: A value, such as `dot_product`, or `FIELD=VALUE` with the whole field or its last part; '' takes
+        `dot_product` if possible, else the first value that some group can be compared with.
 
     Returns:
-      The baseline, or None where no two groups differ in one key alone.
+      The baseline, or None if no two groups differ in one key alone.
 
     Raises:
       UsageError: No group has that value, several fields have it, or nothing can be compared with it.
@@ -183,13 +173,7 @@ def baseline(found: Found, wanted: str) -> Baseline | None:
 
 
 def compare(found: Found, against: Baseline, names: Sequence[str], measure: Measure) -> list[GroupComparison]:
-    """Compares every group that has a baseline with it, in every metric, and corrects for all of these comparisons.
-
-    Args:
-      against: Their baseline.
-      names: Names of metrics.
-      measure: Gives the value of a metric of a run.
-    """
+    """Compares each group that has a baseline with it, in each metric, and corrects for all of these comparisons."""
     raw = [_compare(group, baseline, name, measure) for name in names for group, baseline in against.pairs(found)]
     p = np.array([float(comparison.difference.p) for comparison in raw])
     ranked = np.array([_within_reach(comparison, np.sum(~np.isnan(p))) for comparison in raw])
@@ -198,19 +182,19 @@ def compare(found: Found, against: Baseline, names: Sequence[str], measure: Meas
 
 
 def at_budget(found: Found, kind: str) -> tuple[float, Measure]:
-    """Finds the budget that the first run to finish had spent, and a measure of the validation curves at it.
+    """Finds the smallest budget that a run has spent, and a measure of validation curves at this budget.
 
     Args:
-      kind: A key of `BUDGETS`.
+      kind: One of `BUDGETS`.
 
     Returns:
       The budget and the measure, which interpolates linearly between two evaluations.
 
     Raises:
-      UsageError: The kind is unknown, or a run had not been evaluated by then or does not say what it has spent.
+      UsageError: The kind is unknown, or a run was not evaluated by then or does not record what it spent.
     """
     check_known("--at", kind, BUDGETS)
-    spent, runs = BUDGETS[kind], [run for group in found.groups for run in group.runs]
+    spent, runs = operator.attrgetter(kind), [run for group in found.groups for run in group.runs]
     for run in runs:
         if not np.isfinite(spent(run)):
             raise UsageError(f"{run.path} does not say its {kind}; leave it out, or compare without --at={kind}.")
@@ -233,11 +217,11 @@ def at_budget(found: Found, kind: str) -> tuple[float, Measure]:
 
 
 def fairness(found: Found, against: Baseline, subject: str) -> str:
-    """Says what is equal between groups and their baselines, and how far apart the rest is.
+    """Describes what is equal between groups and their baselines, and how far apart the rest is.
 
     Args:
-      against: The baseline that they are compared with; at least one group has it.
-      subject: The subject of the first sentence, which continues with `equal`.
+      against: A baseline that at least one group has.
+      subject: The beginning of the first sentence, which continues with `equal`.
     """
     equal, unequal = [], []
     for what, (of, tolerance) in FAIRNESS.items():
@@ -259,7 +243,7 @@ def text_of(against: Baseline) -> str:
 
 
 def wilcoxon_text(comparisons: Sequence[GroupComparison]) -> str:
-    """Says whether Wilcoxon's test can reach the level with so many comparisons; '' where none is paired."""
+    """Explains why Wilcoxon's test is or is not given; '' if no comparison is paired."""
     tested = [c for c in comparisons if len(c.seeds) == 1 and not np.isnan(c.p)]
     if not tested:
         return ""
@@ -269,13 +253,13 @@ def wilcoxon_text(comparisons: Sequence[GroupComparison]) -> str:
         return f"Wilcoxon's signed-rank test, which assumes no distribution, is given where it can reach {LEVEL}."
     times = f", times {len(tested)} comparisons" if len(tested) > 1 else ""
     return (
-        f"Wilcoxon's signed-rank test is not given: of {pairs} pairs its p-value is at least "
+        f"Wilcoxon's signed-rank test is not given: with {pairs} pairs its p-value is at least "
         f"{statistics.least_wilcoxon(pairs):.3g}{times}, so it could never reach {LEVEL}."
     )
 
 
 def _compare(compared: Group, baseline: Group, name: str, measure: Measure) -> GroupComparison:
-    """Compares by seed where the groups share two seeds or more, else by Welch's test; p is not corrected yet."""
+    """Compares seed by seed if the groups share at least two seeds, else by Welch's test, without correction."""
     ours, theirs = ({run.seed: measure(run, name) for run in group.runs} for group in (compared, baseline))
     common = [seed for seed in ours if seed in theirs]
     paired = len(common) >= 2 or set(ours) == set(theirs)
@@ -290,14 +274,14 @@ def _compare(compared: Group, baseline: Group, name: str, measure: Measure) -> G
 
 
 def _within_reach(comparison: GroupComparison, comparisons: int) -> float:
-    """Takes Wilcoxon's p-value, or NaN where even the least possible one would not survive the correction."""
+    """Takes Wilcoxon's p-value, or NaN if even the least possible one would not survive the correction."""
     paired = len(comparison.seeds) == 1 and not np.isnan(comparison.difference.p)
     reach = paired and statistics.least_wilcoxon(comparison.seeds[0]) * comparisons <= LEVEL
     return comparison.wilcoxon if reach else np.nan
 
 
 def origins(found: Found) -> str:
-    """Says how the origins of the runs differ, such as in code and packages; '' where they do not."""
+    """Lists how the runs' code, packages, devices and precision differ; '' if they do not."""
     results = [run.result for group in found.groups for run in group.runs]
     fields = {"code": "git", "devices": "devices", "precision of products": "matmul_precision"}
     origins_of_runs = [{what: r.get(name) for what, name in fields.items()} | r.get("versions", {}) for r in results]

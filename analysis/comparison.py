@@ -1,6 +1,7 @@
-"""Comparisons of finished runs: tables of their results, the differences, and what may be said of them."""
+"""Reports on finished runs: tables of results and differences, and conclusions."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,8 +23,7 @@ from train.run import doubts
 EFFECT = Metric("effect")
 UNCLAIMED = "not claimed"
 ALONE = "Nothing is compared: there is one setting, or no two that differ in one field alone."
-# A column's name and title, its metric, and the function that reads the metric from a run.
-Figure = tuple[str, str, str, compare.Measure]
+Figure = tuple[str, str, str, compare.Measure]  # a column's name, title and metric, and what reads it from a run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ComparisonReport:
     Attributes:
       found: The groups of runs.
       comparisons: The comparisons with the baseline.
-      compared: The names of the metrics that are compared, each with the name of its column of `results`.
+      compared: The compared metrics, each with the name of its column in `results`.
       introduction: What was compared, and how fair the comparison is.
       results: A row for each group.
       declared: A row with a verdict for each comparison that the sweep declared, see `analysis.verdicts`.
@@ -52,7 +52,7 @@ class ComparisonReport:
 
     @property
     def verdict(self) -> list[str]:
-        """What may be said, in sentences: of what was declared, of the differences, and of what is in doubt."""
+        """The conclusions as sentences: on declared comparisons, on the differences, and on what is in doubt."""
         declared = [
             f"Declared: {name}{claim and f' ({claim})'}: {said} ({difference}, {seeds} seeds)."
             for name, claim, seeds, difference, _, said, _ in self.declared.rows
@@ -76,12 +76,12 @@ class ComparisonReport:
 
     @property
     def differences(self) -> ResultTable:
-        """A row for each comparison; it has no rows where there is nothing to compare."""
+        """A row for each comparison."""
         return _differences(self.comparisons)
 
     @property
     def overview(self) -> ResultTable:
-        """The results with the differences beside what is compared, the most important columns first, without ranks."""
+        """The results without ranks, the most important columns first, and differences beside compared metrics."""
         results = {column.name: column for column in self.results.columns}
         settings = [column for name, column in results.items() if name in self.found.groups[0].settings]
         measured = [(metric, results[name]) for metric, name in self.compared.items() if name in results]
@@ -91,7 +91,7 @@ class ComparisonReport:
         return tables.without_ranks(ResultTable(tuple((first | costs | (results | first)).values())))
 
     def _against(self, metric: str) -> Iterator[ResultColumn]:
-        """Yields the difference from the baseline in a metric, and what is said of it; nothing without a baseline."""
+        """Yields columns of the difference from the baseline, its verdict and its p; none without a baseline."""
         baselines = {c.baseline.label for c in self.comparisons}
         of_group = {c.group.label: c for c in self.comparisons if c.metric == metric}
         if of_group:
@@ -119,7 +119,7 @@ class ComparisonReport:
             sections += ["## Tuning", tables.markdown(self.tuning).strip()]
         return "\n\n".join([*sections, "## Notes", "\n".join(f"- {note}" for note in self.notes)]) + "\n"
 
-    _repr_markdown_ = markdown  # what a notebook shows
+    _repr_markdown_ = markdown  # for notebooks
 
     def write(self, out: Path) -> list[Path]:
         """Writes `report.md`, `report.tex` with all tables, and a CSV file of each table that has rows.
@@ -145,8 +145,9 @@ def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = 
     Args:
       found: At least one group.
       wanted: See `compare.baseline`.
-      names: Metrics to compare; where there are none, the metric by which the task chooses its best step.
-      at: '' compares test data at the best step; a kind of budget compares validation curves, see `compare.at_budget`.
+      names: Metrics to compare; by default the metric by which the task chooses its best step.
+      at: A budget at which validation curves are compared, see `compare.at_budget`; '' compares test data at the best
+        step.
 
     Raises:
       UsageError: The baseline, a metric or the budget does not exist.
@@ -175,8 +176,6 @@ def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = 
 
 
 def _differences(comparisons: Sequence[GroupComparison]) -> ResultTable:
-    """Makes the table of differences, with a row for each comparison."""
-
     columns: dict[tuple[str, str], Callable[[GroupComparison], Number | str]] = {
         ("setting", "setting"): lambda compared: compared.group.label,
         ("baseline", "against"): lambda compared: compared.baseline.label,
@@ -214,7 +213,7 @@ def _check_measured(found: Found, name: str, measure: compare.Measure) -> None:
 
 
 def _settings(found: Found) -> list[ResultColumn]:
-    """Makes a column for each field in which the groups differ, without columns that repeat another one."""
+    """Makes a column for each field in which the groups differ, leaving out columns that repeat another one."""
     columns: dict[tuple[str, ...], ResultColumn] = {}
     fields = dict.fromkeys([*found.keys, *found.groups[0].settings])
     for field in fields:
@@ -227,7 +226,7 @@ def _costs_and_metrics(found: Found, against: Baseline | None) -> list[ResultCol
     """Makes a column for each cost and metric that at least one run has."""
     figures: list[Figure] = [(name, METRICS[name].title, name, Run.value) for name in metrics.COSTS]
     for split in ("train", "test"):
-        measure = lambda run, name, split=split: run.value(name, split)  # noqa: E731
+        measure = functools.partial(Run.value, split=split)
         of_split = [name for name in METRICS if name not in metrics.COSTS]
         figures += [(f"{split}_{name}", f"{split} {METRICS[name].title}", name, measure) for name in of_split]
     columns = [_column(found, against, figure) for figure in figures]
@@ -235,7 +234,7 @@ def _costs_and_metrics(found: Found, against: Baseline | None) -> list[ResultCol
 
 
 def _column(found: Found, against: Baseline | None, figure: Figure) -> ResultColumn:
-    """Computes each group's mean with its interval, ranked among groups that differ from it in the baseline's field."""
+    """Computes each group's mean with its interval, ranked among those that differ in the baseline's field alone."""
     column, title, name, measure = figure
     summaries = [statistics.summary(np.array([measure(run, name) for run in group.runs])) for group in found.groups]
     means = [float(summary.mean) for summary in summaries]
@@ -254,36 +253,37 @@ def _column(found: Found, against: Baseline | None, figure: Figure) -> ResultCol
 def _introduction(found: Found, against: Baseline | None, at: str, budget: float) -> str:
     counts = [len(group.runs) for group in found.groups]
     seeds = " and ".join(map(str, sorted(set(counts))))
-    said = [f"{counted(len(counts), 'setting')}, {counted(sum(counts), 'run')}; seeds a setting: {seeds}."]
+    said = [f"{counted(len(counts), 'setting')}, {counted(sum(counts), 'run')}; seeds per setting: {seeds}."]
     if against is None:
         return f"{said[0]} There is nothing to compare with."
     said.append(f"The baseline is {compare.text_of(against)}.")
     if at:
         unit = {"examples": "training examples", "seconds": "seconds of training", "flops": "FLOPs of training"}[at]
-        said.append(f"Differences are of validation curves at {budget:,.4g} {unit}, when the first run had finished.")
+        said.append(f"Differences compare validation curves at {budget:,.4g} {unit}, when the first run had finished.")
     said.append(compare.fairness(found, against, "Whole runs had" if at else "Compared at"))
     return " ".join(said)
 
 
 def _notes(found: Found, against: Baseline | None, comparisons: Sequence[GroupComparison]) -> tuple[str, ...]:
     notes = [
-        f"Figures are means over seeds ± half their {1 - LEVEL:.0%} interval, of the step that was best on validation "
-        "data; those of training data are of the last whole epoch up to that step, or where there is none of the log "
-        "line before it.",
+        f"Figures are means over seeds ± half their {1 - LEVEL:.0%} interval, at the step that was best on validation "
+        "data. Figures of training data come from the last whole epoch up to that step or, if there is none, from the "
+        "last log line up to it.",
     ]
     if against:
-        notes.append(f"Ranks, in brackets, are among rows that differ in {short(against.field)} alone.")
+        notes.append(f"Ranks, in brackets, compare rows that differ in {short(against.field)} alone.")
     if rest := [short(field) for field in found.groups[0].settings if field not in found.keys]:
         keys = " and ".join(map(short, found.keys))
-        notes.append(f"Rows differ in more than {keys}, and so may the reasons: {', '.join(rest)}.")
-    if against and (alone := _without_baseline(found, against)):
-        notes.append(f"There is no baseline that is like these in all else: {'; '.join(alone)}.")
+        notes.append(f"Rows differ in more than {keys}, which may explain differences too: {', '.join(rest)}.")
+    paired = [group for pair in against.pairs(found) for group in pair] if against else found.groups
+    if alone := [group.label for group in found.groups if group not in paired]:
+        notes.append(f"No baseline equals these rows in all other fields: {'; '.join(alone)}.")
     if different := compare.origins(found):
-        notes.append(f"Differences may come of what runs were made with, which is not the same for all: {different}.")
+        notes.append(f"The runs were not made alike, which may explain differences too: {different}.")
     if any(run.together > 1 for group in found.groups for run in group.runs):
         notes.append(
-            "Of seeds that were trained together in one program, each has an equal share of the seconds; the memory is "
-            "of all."
+            "Seeds that were trained together in one program share its seconds equally; their memory is that of all of "
+            "them together."
         )
     notes += _notes_on_tests(comparisons)
     return (*filter(None, notes), *tuning.notes(found.sweeps), *found.left_out)
@@ -292,18 +292,14 @@ def _notes(found: Found, against: Baseline | None, comparisons: Sequence[GroupCo
 def _notes_on_tests(comparisons: Sequence[GroupComparison]) -> list[str]:
     tests = sum(not math.isnan(comparison.p) for comparison in comparisons)
     if not tests:
-        untested = "No difference was tested: a test needs two seeds of a setting, and a spread between them."
+        untested = "No difference was tested: a test needs two seeds per setting, and a spread between them."
         return [untested] if comparisons else []
     return [
-        f"± is half a {1 - LEVEL:.0%} confidence interval (t distribution), of a difference too, of that one alone.",
-        "p is of a t-test, paired by seed (Welch's where it says unpaired), corrected by Holm's method for all "
-        f"tests of the table, {tests} in number: where there is no difference at all, a table makes a false claim "
-        f"with a probability of at most {LEVEL:.0%}. The effect is the difference in standard deviations, Cohen's "
-        "d_z (g where unpaired) with Hedges' correction.",
+        f"± is half a {1 - LEVEL:.0%} confidence interval (t distribution). Those of differences are not corrected for "
+        "other comparisons.",
+        "p comes from a t-test, paired by seed (Welch's where it says unpaired), and is corrected by Holm's method for "
+        f"the {counted(tests, 'test')} of the table: if there is no difference at all, the table makes a false claim "
+        f"with a probability of at most {LEVEL:.0%}. The effect is the difference in standard deviations, Cohen's d_z "
+        "(g where unpaired) with Hedges' correction.",
         compare.wilcoxon_text(comparisons),
     ]
-
-
-def _without_baseline(found: Found, against: Baseline) -> list[str]:
-    paired = [group for pair in against.pairs(found) for group in pair]
-    return [group.label for group in found.groups if group not in paired]

@@ -1,8 +1,9 @@
-"""Count the operations of Hosseini's four mechanisms: by the paper's eq. 24, by our count, and by XLA's count.
+"""Count the operations of Hosseini's four mechanisms: by the paper's eq. 24, analytically, and by XLA.
 
     python -m analysis.flops --out=flops
 
-Writes pictures (as Hosseini's Figs. 2, 3 and 4; PNG and SVG) and `flops.json`, and prints the tables of docs/flops.md.
+Writes the pictures of Hosseini's Figs. 2, 3 and 4 (PNG and SVG) and `flops.json`, and prints the tables of
+docs/flops.md.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from analysis.tables import plain_markdown
 from train import cli
 from train.cli.files import check_place, write_text
 
-FEW = (16, 64, 256)  # lengths and widths of the programs that are compiled for heat maps and surfaces
+FEW = (16, 64, 256)  # lengths and widths of programs compiled for heat maps and surfaces
 COUNTS = {"eq. 24": eq24, "analytic": analytic, "compiled": compiled}
 # Attention layers of Hosseini's tables: ℓ, d, heads.
 SETTINGS = {
@@ -44,7 +45,7 @@ def main(flags: argparse.Namespace) -> None:
 
 
 def counted() -> dict[str, Any]:
-    """Counts the operations at the papers' settings by each count, and standard attention's excess over Efficient."""
+    """Counts operations in each way at the papers' settings, with the excess of standard over Efficient Attention."""
     settings = {}
     for name, sizes in SETTINGS.items():
         operations = {way: {m: count(m, *sizes) for m in CONSTANTS} for way, count in COUNTS.items()}
@@ -58,7 +59,7 @@ def counted() -> dict[str, Any]:
 
 
 def settings_table(settings: dict[str, Any]) -> str:
-    """Makes a row for each setting: how much more standard than Efficient Attention takes, by each count."""
+    """Makes a row for each setting: by how much standard exceeds Efficient Attention, by each count."""
     titles = ("layer", "ℓ", "d", "heads", "MFLOP standard", "Efficient", *COUNTS)
     rows = []
     for name, row in settings.items():

@@ -1,10 +1,10 @@
 """Hosseini's eq. 24 and the actual operations of one forward and one backward pass of an attention layer.
 
-Eq. 24 says C ℓ d + 15 h ℓ², with C = 15, 12, 12 and 9 for standard, Optimised, Super and Efficient Attention. It leaves
+Eq. 24 is C ℓ d + 15 h ℓ², with C = 15, 12, 12 and 9 for standard, Optimised, Super and Efficient Attention. It leaves
 out every product of matrices: 6 ℓ d² for each projection (2 forward, 4 backward), 12 ℓ² d for the scores and the
-weighted values, and 6 ℓ² d for Super Attention's alignment. What it counts is exactly three times ℓ d and the
-elementwise operations of the forward pass: 5 for each score (the scale and softmax), and one for each bias of a
-projection's or the alignment's outputs.
+weighted values, and 6 ℓ² d for Super Attention's alignment. It counts exactly three times ℓ d plus the elementwise
+operations of the forward pass: 5 for each score (the scale and softmax), and one for each bias of the outputs of
+projections and of the alignment.
 """
 
 import functools
@@ -18,8 +18,8 @@ from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import resolve
 
 CONSTANTS = {"dot_product": 15, "optimised": 12, "super": 12, "efficient": 9}
-# The paper does not print this range. With eleven powers of two on both axes eq. 24 gives all four averages of the
-# paper. The ratio depends on h ℓ / d alone, so other ranges give the same; these widths suit all numbers of heads.
+# The paper does not print its range. Eleven powers of two on both axes reproduce all four averages of the paper. The
+# ratio depends on h ℓ / d alone, so other ranges give the same; these widths suit all numbers of heads.
 RANGE = tuple(2**power for power in range(3, 14))
 HEADS = (1, 2, 4, 8)
 
@@ -27,7 +27,7 @@ Count = Callable[[str, int, int, int], float]
 
 
 def eq24(mechanism: str, length: int, width: int, heads: int) -> float:
-    """Counts the operations of one of the four mechanisms as Hosseini does (eq. 24).
+    """Counts the operations of one of the four mechanisms by Hosseini's eq. 24.
 
     Args:
       mechanism: A name of `CONSTANTS`.
@@ -46,7 +46,7 @@ def analytic(mechanism: str, length: int, width: int, heads: int) -> float:
 
 @functools.cache
 def compiled(mechanism: str, length: int, width: int, heads: int) -> float:
-    """Counts the operations in XLA's compiled program of the layer's output and all its gradients."""
+    """Counts the operations of XLA's compiled program for the layer's output and all gradients."""
     layer = MultiHeadAttention(resolve(mechanism, 1)[0], heads, length, implementation="xla")
     x = jax.ShapeDtypeStruct((1, length, width), jnp.float32)
     params = jax.eval_shape(layer.init, jax.random.key(0), x)
@@ -60,7 +60,7 @@ def compiled(mechanism: str, length: int, width: int, heads: int) -> float:
 
 
 def excess(count: Count, length: int, width: int, heads: int) -> float:
-    """Computes how much more standard attention takes than Efficient Attention, as a fraction of the latter."""
+    """Computes by how much standard exceeds Efficient Attention, as a fraction of the latter."""
     return count("dot_product", length, width, heads) / count("efficient", length, width, heads) - 1
 
 

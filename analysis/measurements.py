@@ -1,4 +1,4 @@
-"""Programs that measure: they print tables, and write JSON that says how, where and with what it was measured."""
+"""Programs that measure: they print tables and write JSON with the command, the machine and the versions."""
 
 import argparse
 import os
@@ -15,18 +15,17 @@ from train.cli.files import write_json
 from train.run import workdir
 
 DEVICES = ("cpu", "gpu", "tpu")
-DEVICE = cli.flag("--device", default="", choices=DEVICES, help="the device; default the one that JAX chooses")
-OUT = cli.flag("--out", type=cli.new_file, help="where the JSON goes")
+DEVICE = cli.flag("--device", default="", choices=DEVICES, help="the device; by default JAX chooses")
+OUT = cli.flag("--out", type=cli.new_file, help="file for the results, as JSON")
 
-# What has been measured so far, and the tables of what is new in it.
-Measured = Iterator[tuple[dict[str, Any], str]]
+Measured = Iterator[tuple[dict[str, Any], str]]  # all results so far, and the tables of the new ones
 
 
 def use(device: str) -> None:
     """Makes JAX use a kind of device of `DEVICES`; '' leaves the choice to JAX.
 
     Raises:
-      UsageError: There is no such device, or JAX has started on another one.
+      UsageError: There is no such device, or JAX already runs on another one.
     """
     if not device:
         return
@@ -35,13 +34,13 @@ def use(device: str) -> None:
         backend = jax.default_backend()
     except RuntimeError as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise UsageError(f"--device={device} is not here ({reason}); leave it out to take what is.") from error
+        raise UsageError(f"There is no --device={device} here ({reason}); leave it out to take what is.") from error
     if backend != device:
         raise UsageError(f"--device={device} comes too late: this process runs on {backend} already.")
 
 
 def header(program: str) -> dict[str, Any]:
-    """Says the command, the machine and the versions, for a result's JSON."""
+    """Collects the command, the machine and the versions, for a result's JSON."""
     command = " ".join([program, *sys.argv[1:]])
     return {"command": command, "cpus": os.cpu_count(), "machine": platform.machine()} | workdir.environment()
 
@@ -49,16 +48,16 @@ def header(program: str) -> dict[str, Any]:
 def program(
     doc: str, *flags: Callable[[cli.Parser], Any]
 ) -> Callable[[Callable[[argparse.Namespace], Measured]], Callable[..., int]]:
-    """Turns a function of flags that measures into the `main` of a program; see `cli.program`.
+    """Turns a generator of measurements into the `main` of a program; see `cli.program`.
 
-    The program has a flag `--out` too. Whenever something has been measured, its tables are printed, and all that has
-    been measured so far is written.
+    The program has a flag `--out` too. Whenever the generator yields, its tables are printed and all results so far are
+    written.
     """
 
     def decorate(measure: Callable[[argparse.Namespace], Measured]) -> Callable[..., int]:
         def act(given: argparse.Namespace) -> None:
             use(getattr(given, "device", ""))
-            about = header(main.parser().prog)  # before anything is measured, since the code may change meanwhile
+            about = header(main.parser().prog)  # first, since the code may change while it measures
             for result, tables in measure(given):
                 if given.out:
                     write_json(given.out, about | result)

@@ -1,4 +1,4 @@
-"""The table of all metrics: which direction is better, the unit, and how values are printed."""
+"""All metrics: which direction is better, the unit, and how values are printed."""
 
 import dataclasses
 import math
@@ -12,12 +12,12 @@ class Metric:
     """How a metric is compared and printed.
 
     Attributes:
-      title: The name in headings.
-      lower: Whether the lower value is the better one.
-      scale: Values are multiplied by this to be printed.
+      title: Name in headings.
+      lower: Whether lower values are better.
+      scale: Factor of printed values.
       digits: Number of digits printed after the decimal point.
       unit: Unit of printed differences.
-      exact: Whether it is counted, not measured, so that all seeds have the same value.
+      exact: Whether it is counted rather than measured, so that all seeds have the same value.
     """
 
     title: str
@@ -28,7 +28,7 @@ class Metric:
     exact: bool = False
 
     def text(self, value: float, sign: str = "") -> str:
-        """Writes a value as it is printed, without its unit; `sign='+'` shows the sign of positive values."""
+        """Writes a value without its unit; `sign='+'` shows the sign of positive values."""
         return "–" if math.isnan(value) else f"{value * self.scale:{sign},.{self.digits}f}"
 
     def with_unit(self, text: str) -> str:
@@ -37,10 +37,10 @@ class Metric:
 
 
 class PValue(Metric):
-    """A p-value, printed with the digits that show on which side of the level it is."""
+    """A p-value, printed with enough digits to show on which side of the level it is."""
 
     def text(self, value: float, sign: str = "") -> str:
-        """Writes a p-value as a table has it, such as `0.041` or `< 0.001`."""
+        """Writes a p-value for a table, such as `0.041` or `< 0.001`."""
         if math.isnan(value) or value < 0.001:
             return "–" if math.isnan(value) else "< 0.001"
         digits = 2
@@ -49,7 +49,7 @@ class PValue(Metric):
         return f"{value:.{digits}g}"
 
     def phrase(self, value: float) -> str:
-        """Writes a p-value as a sentence has it, such as `p = 0.041` or `p < 0.001`."""
+        """Writes a p-value for a sentence, such as `p = 0.041` or `p < 0.001`."""
         text = self.text(value)
         return f"{self.title} {text}" if text[0] == "<" else f"{self.title} = {text}"
 
@@ -78,11 +78,11 @@ METRICS = {
     "attention_layer_parameters": Metric("parameters of one attention layer", lower=True, digits=0, exact=True),
     "parameters": Metric("parameters", lower=True, digits=0, exact=True),
 }
-# Metrics of a run as a whole; all others are metrics of a split.
+# Metrics of a whole run; all others are metrics of a split.
 COSTS = ("attention_layer_parameters", "parameters", "seconds_per_epoch", "peak_memory_bytes")
 
 
 def find(name: str) -> Metric:
-    """Finds the metric of a name; raises a UsageError where there is none."""
+    """Finds a metric by its name; raises a UsageError if there is none."""
     check_known("metric", name, METRICS)
     return METRICS[name]

@@ -17,7 +17,7 @@ from train.cli.files import write_text
 
 
 def _draw(found: Any, wanted: str, names: Sequence[str], out: Path) -> None:
-    """Draws the training curves of every group, the first metric of all groups side by side, and the trials."""
+    """Draws every group's training curves, the first metric of all groups side by side, and the tuning."""
     from analysis import compare
     from analysis.comparison import default_metrics
     from analysis.metrics import METRICS
@@ -28,22 +28,23 @@ def _draw(found: Any, wanted: str, names: Sequence[str], out: Path) -> None:
     against = compare.baseline(found, wanted)
     baselines = {baseline.label for _, baseline in against.pairs(found)} if against else ()
     style.save(intervals.figure(values, METRICS[name], baselines), out / "comparison")
-    curves.draw({group.label: [run.record for run in group.runs] for group in found.groups}, out)
+    records = {group.label: [run.record for run in group.runs] for group in found.groups}
+    style.save(curves.figure(records), out / "curves")
     for number, sweep in enumerate(sweep for sweep in found.sweeps if sweep.get("tune")):
         style.save(tuning.figure(sweep), out / f"tuning{number or ''}")
 
 
 @cli.program(
     __doc__,
-    cli.flag("places", nargs="+", type=Path, help="folders with finished runs in or below them, or archives"),
+    cli.flag("places", nargs="+", type=Path, help="folders of finished runs, or archives"),
     cli.flag("--baseline", default="", help="the setting to compare with: a value such as dot_product, or FIELD=VALUE"),
-    cli.flag("--metric", default="", help="the metrics to compare, such as accuracy,loss"),
-    cli.flag("--at", default="", help="compare validation curves at equal examples, seconds, flops"),
-    cli.flag("--out", type=Path, help="folder for the files; default the folder that holds all the runs"),
+    cli.flag("--metric", default="", help="metrics to compare, such as accuracy,loss"),
+    cli.flag("--at", default="", help="compare validation curves at equal examples, seconds or flops"),
+    cli.flag("--out", type=Path, help="folder for the files; by default the folder that holds all runs"),
 )
 def main(flags: argparse.Namespace) -> None:
     """Writes, draws and prints the report."""
-    from analysis import comparison, runs, screen  # after what answers --help
+    from analysis import comparison, runs, screen  # slow, so not before --help
     from analysis.pages import comparison as page
 
     out = flags.out or _folder(flags.places)
@@ -57,18 +58,18 @@ def main(flags: argparse.Namespace) -> None:
 
 
 def _folder(places: Sequence[Path]) -> Path:
-    """Chooses where the files go: into the folder or beside the archive, or into the folder that holds all places.
+    """Chooses the folder of the files: the only place, one named after the only archive, or the places' common parent.
 
     Raises:
-      UsageError: no folder holds all places.
+      UsageError: The places have no common parent.
     """
     if len(places) == 1:
         return places[0].with_suffix("") if places[0].is_file() else places[0]
     folders = list(dict.fromkeys(Path(os.path.abspath(place)).parent for place in places))
     if len(folders) > 1:
         raise UsageError(
-            f"What is compared is in several folders, such as {folders[0]} and {folders[1]}; say where the report "
-            "goes, such as --out=report."
+            f"The runs are in several folders, such as {folders[0]} and {folders[1]}; say where the report goes, such "
+            "as --out=report."
         )
     return folders[0]
 

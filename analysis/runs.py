@@ -1,4 +1,4 @@
-"""Finished runs, read from their work directories or archives and grouped by what differs between them."""
+"""Finished runs, read from work directories or archives and grouped by their settings."""
 
 import dataclasses
 import itertools
@@ -25,10 +25,10 @@ class Run:
     Attributes:
       path: Its work directory.
       seed: The config's seed, plus the number of the replica where seeds were trained together.
-      settings: The leaves of the config by which runs differ, except the seed, by their path.
-      result: What `result.json` holds of this seed.
-      record: The lines of `metrics.jsonl` of this seed; each has an equal share of the seconds.
-      together: How many seeds were trained in one program. Except for seconds per epoch, `result` has the time of all.
+      settings: The config's leaves that make a setting, by their path; the seed is not one of them.
+      result: This seed's part of `result.json`.
+      record: This seed's lines of `metrics.jsonl`, with its share of the seconds.
+      together: Number of seeds trained in one program; `result["seconds"]` is the time of all of them.
     """
 
     path: Path
@@ -39,7 +39,7 @@ class Run:
     together: int
 
     def value(self, metric: str, split: str = "test") -> float:
-        """Looks up a cost of the whole run, or a metric of a split at the best step; NaN where the run has none."""
+        """Looks up a cost of the whole run, or a metric of a split at the best step; NaN if the run has none."""
         if metric in metrics.COSTS:
             return self.result.get(metric, math.nan)
         if split == "train":
@@ -48,28 +48,28 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Seconds of training; where seeds were trained together, an equal share of them."""
+        """Seconds of training, shared equally by seeds that were trained together."""
         return self.result["seconds"] / self.together
 
     @property
     def examples(self) -> int:
-        """Number of examples seen in training."""
+        """Number of training examples seen."""
         return self.result["steps"] * self.settings["data.batch_size"]
 
     @property
     def flops(self) -> float:
-        """Operations of all forward and backward passes in training; NaN where the result does not say them."""
+        """Operations of all forward and backward passes in training; NaN if the result lacks them."""
         return self.examples * self.result.get(archive.FLOPS, math.nan)
 
     def curve(self, metric: str) -> list[tuple[int, float, float]]:
-        """Lists step, seconds and value of every evaluation on validation data."""
+        """Lists the step, seconds and value of every evaluation on validation data."""
         lines = (line for line in self.record if line["split"] == "validation" and metric in line)
         return [(line["step"], line["seconds"], line[metric]) for line in lines]
 
     def late_change(self, metric: str) -> float:
-        """Measures how a metric of validation data changed in the last fifth of training; NaN without two evaluations.
+        """Measures how a validation metric changed in the last fifth of training; NaN without two evaluations.
 
-        Between two evaluations it is on the line through them.
+        The value where the last fifth begins is interpolated linearly.
         """
         curve = self.curve(metric)
         if len(curve) < 2:
@@ -78,7 +78,7 @@ class Run:
         return values[-1] - float(np.interp(0.8 * steps[-1], steps, values))
 
     def _train_line(self) -> Mapping[str, Any]:
-        """Finds the last whole epoch up to the best step, or the last log line up to it where there is no epoch."""
+        """Finds the line of the last whole epoch up to the best step or, without one, the last log line up to it."""
         best = self.result["best_step"]
         lines = [line for line in self.record if line["step"] <= best]
         last = {line["split"]: line for line in lines if line["split"] in ("train", "epoch")}
@@ -91,8 +91,8 @@ class Group:
 
     Attributes:
       label: A few words that tell it from the other groups.
-      settings: Its values of all fields that differ between the groups, by their path.
-      runs: At least one.
+      settings: The values of all fields that differ between the groups, by their path.
+      runs: One run or more.
     """
 
     label: str
@@ -107,13 +107,13 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """The groups of runs that some folders hold.
+    """Groups of runs.
 
     Attributes:
       groups: The groups, ordered by their keys.
-      keys: The fewest fields that tell the groups apart; whatever else differs between groups follows from them.
+      keys: The fewest fields that tell the groups apart; all other differences follow from them.
       sweeps: See `archive.Finished`.
-      left_out: A sentence for each folder that is no finished run.
+      left_out: A sentence for each folder that is not a finished run.
     """
 
     groups: tuple[Group, ...]
@@ -126,7 +126,7 @@ def find(places: Sequence[Path]) -> Found:
     """Finds all finished runs in archives, and in folders and the folders below them.
 
     Raises:
-      UsageError: As `archive.find`, or two runs have the same settings and seed.
+      UsageError: See `archive.find`; or two runs have the same settings and seed.
     """
     finished = archive.find(places)
     grouped = group([run for entry in finished.entries for run in _runs(entry, finished.asked)], finished.asked)
@@ -137,9 +137,9 @@ def group(runs: Sequence[Run], asked: Mapping[str, Sequence[Any]]) -> Found:
     """Groups runs by their settings.
 
     Args:
-      runs: At least one.
-      asked: The fields of their sweeps, with the values of the grids; they come first among the keys and decide the
-        order of groups.
+      runs: One run or more.
+      asked: The fields of their sweeps, with the values of the grids. These fields come first among the keys, and their
+        values order the groups.
 
     Raises:
       UsageError: Two runs have the same settings and seed.
@@ -153,8 +153,8 @@ def group(runs: Sequence[Run], asked: Mapping[str, Sequence[Any]]) -> Found:
     for same in rows.values():
         _refuse_twice(same)
     groups = [_group(varying, keys, same) for same in rows.values()]
-    rank = lambda member: [_rank(member.settings[key], asked.get(key, ())) for key in keys]  # noqa: E731
-    return Found(tuple(sorted(groups, key=rank)), keys)
+    groups.sort(key=lambda member: [_rank(member.settings[key], asked.get(key, ())) for key in keys])
+    return Found(tuple(groups), keys)
 
 
 def of_seed(record: Sequence[Mapping[str, Any]], replica: int, together: int) -> list[dict[str, Any]]:
@@ -168,7 +168,7 @@ def short(field: str) -> str:
 
 
 def _runs(entry: Entry, asked: Container[str]) -> list[Run]:
-    """Makes one run for each seed of an entry, since seeds may have been trained together."""
+    """Makes a run for each seed of an entry."""
     settings = {f: value for f, value in entry.config.items() if f in asked or f not in NOT_SETTINGS}
     first, together = entry.config["seed"], len(entry.results)
     return [
@@ -182,7 +182,7 @@ def _text(run: Run, field: str) -> str:
 
 
 def _keys(rows: Sequence[Mapping[str, str]], asked: Iterable[str]) -> tuple[str, ...]:
-    """Chooses the first fields that tell rows apart: those asked for, the mechanism, then those with fewest values."""
+    """Chooses fields that tell rows apart, trying those asked for, the mechanism, then those with fewest values."""
     fields = sorted(rows[0], key=lambda field: (field != MECHANISM, len({row[field] for row in rows})))
     keys: list[str] = []
     for field in [*(field for field in asked if field in rows[0]), *fields]:
@@ -199,8 +199,8 @@ def _refuse_twice(same: Sequence[Run]) -> None:
     for first, second in itertools.pairwise(same):
         if first.seed == second.seed:
             raise UsageError(
-                f"{first.path} and {second.path} are the same run, of seed {first.seed}; leave one of them out, "
-                "since the same figures twice are no two seeds."
+                f"{first.path} and {second.path} are the same run, of seed {first.seed}; leave one of them out, since "
+                "a repeated run is not a second seed."
             )
 
 
@@ -211,7 +211,7 @@ def _group(varying: Sequence[str], keys: Sequence[str], same: Sequence[Run]) -> 
 
 
 def _rank(value: Any, asked: Sequence[Any]) -> tuple[int, float, str]:
-    """Makes a key that sorts values as they were asked for, then numbers by size and texts by name."""
+    """Makes a key that sorts values in the order of the grid, then other numbers by size and texts by name."""
     texts = [str(asked_value) for asked_value in asked]
     if str(value) in texts:
         return texts.index(str(value)), 0.0, ""

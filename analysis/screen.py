@@ -1,4 +1,4 @@
-"""A report as a terminal shows it: what may be said, then as many columns of figures as fit."""
+"""A report on a terminal: the conclusions, then as many columns of figures as fit."""
 
 import shutil
 import sys
@@ -18,20 +18,20 @@ from analysis.statistics import LEVEL
 from analysis.tables import ResultColumn, ResultTable
 from train.cli import terminal
 
-READABLE = 100  # columns of running text at most
-LONGEST = 32  # columns of a setting; what is longer continues below
+READABLE = 100  # widest running text, in columns
+LONGEST = 32  # widest cell, in columns; a longer one is wrapped
 LEGEND = (
-    "± is half a 95 % interval, of means over seeds and of differences. A claim needs a p, corrected for "
-    f"all comparisons, of at most {LEVEL}."
+    "± is half the 95 % interval of a mean over seeds or of a difference. A claim needs a p of at most "
+    f"{LEVEL}, corrected for all comparisons."
 )
 STYLES = {"better": "green", "worse": "red"}
 
 
 def show(report: ComparisonReport, files: Sequence[Path]) -> None:
-    """Prints a report to stdout, in the terminal's width; what is no terminal gets 80 columns without colours.
+    """Prints a report to stdout, in a terminal's width, or else in 80 columns without colours.
 
     Args:
-      files: What was written of it, the page last; all in one folder.
+      files: The report's files, all in one folder, the page last.
     """
     screen = _console()
     shown, hidden = fitting(report.overview, screen)
@@ -43,17 +43,17 @@ def show(report: ComparisonReport, files: Sequence[Path]) -> None:
         screen.print(shown)
         _say(screen, LEGEND, "dim")
         if hidden:
-            _say(screen, f"No room for: {'; '.join(hidden)}.", "dim")
+            _say(screen, f"Columns that do not fit: {'; '.join(hidden)}.", "dim")
         for sentence in report.found.left_out:
             _say(screen, sentence, "yellow")
         *others, page = files
-        _say(screen, f"Curves, and all figures: {page}")
-        _say(screen, f"Beside it: {', '.join(file.name for file in others)}", "dim")
+        _say(screen, f"Curves and all figures: {page}")
+        _say(screen, f"Also written: {', '.join(file.name for file in others)}", "dim")
     sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
 def fitting(overview: ResultTable, screen: Console) -> tuple[Table, list[str]]:
-    """Makes a table of the first columns that fit, at least two, and the titles of the others."""
+    """Makes a table of the first columns that fit, at least two, and lists the titles of the others."""
     columns = overview.columns
     room = screen.options.update(width=10 * screen.width, max_width=10 * screen.width)
     widths = [Measurement.get(screen, room, _table(columns[:n])).maximum for n in range(len(columns) + 1)]
@@ -73,8 +73,8 @@ def _table(columns: Sequence[ResultColumn]) -> Table:
 
 
 def _say(screen: Console, text: str, style: str = "") -> None:
-    width = min(screen.width, READABLE)  # paths stay whole
-    lines = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    width = min(screen.width, READABLE)
+    lines = textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)  # keeps paths whole
     screen.print(Text(lines, style), soft_wrap=True)
 
 

@@ -1,7 +1,7 @@
 """Statistics of runs that differ in the seed: pure functions of arrays whose last axis is the seed.
 
-Leading axes are kept, so that one call serves one comparison or thousands. What cannot be computed (the spread of one
-seed, the p-value of differences that are all equal) is NaN.
+Leading axes are kept, so one call serves one comparison or thousands. What cannot be computed is NaN, such as the
+spread of one seed, or the p-value of differences that are all equal.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from jaxtyping import Float
 from scipy import special, stats
 
 LEVEL = 0.05  # significance level of all claims of a table together; intervals have confidence 1 - LEVEL
-ROUNDING = 1e-12  # a spread below this fraction of the values is rounding error
+ROUNDING = 1e-12  # a smaller spread, as a fraction of the values, is rounding error
 
 Values = Float[np.ndarray, "*batch seeds"]
 Statistic = Float[np.ndarray, "*batch"]
@@ -19,28 +19,26 @@ Statistic = Float[np.ndarray, "*batch"]
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """The statistics of one setting over its seeds.
+    """Statistics of a setting over its seeds.
 
     Attributes:
       mean: Mean over seeds.
-      spread: Sample standard deviation (ddof 1).
-      half_width: Half the width of the t confidence interval of the mean.
+      half_width: Half the t confidence interval of the mean.
     """
 
     mean: Statistic
-    spread: Statistic
     half_width: Statistic
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The difference between the values of one setting and the baseline's.
+    """The difference between a setting and its baseline.
 
     Attributes:
       mean: Mean of the values minus the baseline's.
-      half_width: Half the width of its t confidence interval, not corrected for other comparisons.
+      half_width: Half its t confidence interval, not corrected for other comparisons.
       p: Two-sided p-value, not corrected for other comparisons; see `holm`.
-      effect: The mean in standard deviations with Hedges' correction: d_z where seeds are paired, else g.
+      effect: The mean in standard deviations with Hedges' correction: d_z if seeds are paired, else g.
     """
 
     mean: Statistic
@@ -50,14 +48,13 @@ class Difference:
 
 
 def summary(values: Values) -> Summary:
-    """Computes mean, spread and confidence interval of the mean."""
+    """Computes the mean and its confidence interval."""
     count = values.shape[-1]
-    spread = _spread(values)
-    return Summary(values.mean(-1), spread, _quantile(count - 1) * spread / np.sqrt(count))
+    return Summary(values.mean(-1), _quantile(count - 1) * _spread(values) / np.sqrt(count))
 
 
 def paired(values: Values, baseline: Values) -> Difference:
-    """Computes the paired t-test of values whose seeds are the baseline's, in the same order."""
+    """Computes the paired t-test of values that have the same seeds as the baseline, in the same order."""
     count = values.shape[-1]
     differences = values - baseline
     mean = differences.mean(-1)
@@ -70,9 +67,9 @@ def paired(values: Values, baseline: Values) -> Difference:
 
 
 def unpaired(values: Values, baseline: Float[np.ndarray, "*batch others"]) -> Difference:
-    """Computes Welch's t-test of values whose seeds are not the baseline's.
+    """Computes Welch's t-test of values that have other seeds than the baseline.
 
-    The effect is the difference in units of the root of the mean variance.
+    The unit of the effect is the square root of the mean variance.
     """
     mean = values.mean(-1) - baseline.mean(-1)
     counts = np.array([values.shape[-1], baseline.shape[-1]], float)
@@ -88,7 +85,7 @@ def unpaired(values: Values, baseline: Float[np.ndarray, "*batch others"]) -> Di
 
 
 def holm(p: Float[np.ndarray, "*batch comparisons"]) -> Float[np.ndarray, "*batch comparisons"]:
-    """Corrects p-values for all comparisons of the last axis (Holm 1979); NaN is no comparison and stays NaN."""
+    """Corrects p-values for all comparisons along the last axis (Holm 1979); NaN does not count and stays NaN."""
     order = np.argsort(p, -1)  # NaN comes last
     tested = np.sum(~np.isnan(p), -1, keepdims=True)
     factors = tested - np.arange(p.shape[-1])
@@ -107,18 +104,18 @@ def hedges(freedom: float) -> float:
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """Gives the ends of Wilson's 95 % interval of a share, which few trials with one outcome do not collapse."""
+    """Computes the ends of Wilson's 95 % interval of a share, which has a width even if all trials agree."""
     found = stats.binomtest(successes, trials).proportion_ci(1 - LEVEL, method="wilson")
     return float(found.low), float(found.high)
 
 
 def least_wilcoxon(pairs: int) -> float:
-    """Computes the least two-sided p-value of Wilcoxon's signed-rank test: all pairs differ in one direction."""
+    """Computes the smallest two-sided p-value of Wilcoxon's signed-rank test, if all pairs differ in one direction."""
     return 2.0 ** (1 - pairs)
 
 
 def wilcoxon(values: Float[np.ndarray, "seeds"], baseline: Float[np.ndarray, "seeds"]) -> float:
-    """Computes the two-sided p-value of Wilcoxon's signed-rank test; pairs that do not differ are left out."""
+    """Computes the two-sided p-value of Wilcoxon's signed-rank test, leaving out pairs that do not differ."""
     differences = (values - baseline)[values != baseline]
     return float(stats.wilcoxon(differences).pvalue) if len(differences) else np.nan
 
@@ -128,7 +125,7 @@ def _spread(values: Values) -> Statistic:
 
 
 def _without_rounding(spread: Statistic, size: Statistic) -> Statistic:
-    """Sets a spread within rounding error to 0, since it proves nothing."""
+    """Sets a spread that is rounding error to 0."""
     return np.where(spread <= ROUNDING * size, 0.0, spread)
 
 
@@ -142,5 +139,5 @@ def _p(mean: Statistic, error: Statistic, freedom: Statistic | int) -> Statistic
 
 
 def _ratio(above: Statistic, below: Statistic) -> Statistic:
-    """Divides, or gives NaN where the divisor is 0: without spread there is no scale."""
+    """Divides; gives NaN if the divisor is 0."""
     return np.divide(above, below, out=np.full(np.shape(above), np.nan), where=np.asarray(below) > 0)

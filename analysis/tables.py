@@ -9,25 +9,27 @@ from collections.abc import Iterable, Sequence
 from analysis.metrics import Metric
 from attention.errors import in_line
 
-FORMULA = ("=", "+", "-", "@")  # which spreadsheets run; tabs and ends of lines are in no cell
-LATEX = {
-    "\\": r"\textbackslash{}",
-    **{character: f"\\{character}" for character in "&%#_{}$"},
-    "±": r"$\pm$",
-    "–": "--",
-    "<": "$<$",
-    ">": "$>$",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "|": r"\textbar{}",
-    "'": r"\textquotesingle{}",
-    "`": "",
-}
+FORMULA = ("=", "+", "-", "@")  # beginnings of what spreadsheets run; no cell has tabs or line ends
+LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        **{character: f"\\{character}" for character in "&%#_{}$"},
+        "±": r"$\pm$",
+        "–": "--",
+        "<": "$<$",
+        ">": "$>$",
+        "^": r"\textasciicircum{}",
+        "~": r"\textasciitilde{}",
+        "|": r"\textbar{}",
+        "'": r"\textquotesingle{}",
+        "`": "",
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """A figure in a table.
+    """A number in a table.
 
     Attributes:
       value: The value; NaN is printed as a dash.
@@ -45,7 +47,7 @@ class Number:
 
     @property
     def is_beyond(self) -> bool:
-        """Whether it is a share whose interval goes below 0 or above 1."""
+        """Whether it is a share whose interval extends below 0 or above 1."""
         ends = self.value - self.spread, self.value + self.spread
         return self.metric.scale == 100 and (ends[0] < 0 or ends[1] > 1)
 
@@ -56,12 +58,12 @@ class Number:
 
 @dataclasses.dataclass(frozen=True)
 class ResultColumn:
-    """A column of figures or texts.
+    """A column of numbers or texts.
 
     Attributes:
-      name: Its name in CSV files, where spreads and ranks have columns named after it.
+      name: Its name in CSV files, which has columns for spreads and ranks named after it.
       title: Its name in headings.
-      cells: One cell for each row; texts, which anybody may have written, are escaped to stand on a line.
+      cells: One cell for each row. Texts may come from anywhere, so they are escaped to fit on one line.
     """
 
     name: str
@@ -75,7 +77,7 @@ class ResultColumn:
 
     @property
     def numbers(self) -> list[Number]:
-        """The figures among the cells."""
+        """The numbers among the cells."""
         return [cell for cell in self.cells if isinstance(cell, Number)]
 
 
@@ -91,18 +93,18 @@ class ResultTable:
         return list(zip(*(column.cells for column in self.columns), strict=True))
 
     def _repr_markdown_(self) -> str:
-        """Writes what a notebook shows."""
+        """Writes the table for notebooks."""
         return markdown(self)
 
 
 def ranks(values: Sequence[float], lower: bool) -> list[int]:
-    """Ranks values from 1, the best; equal values share a rank, and NaN has rank 0."""
+    """Ranks values from 1, the best; equal values share a rank, and the rank of NaN is 0."""
     scores = [-value if lower else value for value in values]
     return [0 if math.isnan(score) else 1 + sum(other_score > score for other_score in scores) for score in scores]
 
 
 def without_ranks(table: ResultTable) -> ResultTable:
-    """Removes the ranks behind a table's figures."""
+    """Removes the ranks of a table's numbers."""
 
     def bare(cell: Number | str) -> Number | str:
         return dataclasses.replace(cell, rank=0) if isinstance(cell, Number) else cell
@@ -119,7 +121,7 @@ def markdown(table: ResultTable) -> str:
 
 
 def plain_markdown(titles: Sequence[str], rows: Iterable[Iterable[object]], rules: Sequence[str] = ()) -> str:
-    """Writes a Markdown table of titles and rows, with `---` below each title or what `rules` says."""
+    """Writes a Markdown table of titles and rows, with `rules` or `---` below the titles."""
     lines = [titles, rules or ["---"] * len(titles), *rows]
     return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
 
@@ -127,13 +129,13 @@ def plain_markdown(titles: Sequence[str], rows: Iterable[Iterable[object]], rule
 def latex(table: ResultTable) -> str:
     """Writes a `tabular` with the rules of the package booktabs."""
     kinds = "".join("r" if column.numbers else "l" for column in table.columns)
-    head, *body = (" & ".join(_escaped(str(cell)) for cell in row) + r" \\" for row in _lines(table))
+    head, *body = (" & ".join(str(cell).translate(LATEX) for cell in row) + r" \\" for row in _lines(table))
     begin = rf"\begin{{tabular}}{{{kinds}}}"
     return "\n".join([begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def comma_separated(table: ResultTable) -> str:
-    """Writes a table as CSV; figures are as they were measured, neither scaled nor rounded."""
+    """Writes a table as CSV, with numbers as they were measured, neither scaled nor rounded."""
     columns = [filled for column in table.columns for filled in _plain(column)]
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(zip(*columns, strict=True))
@@ -145,7 +147,7 @@ def _lines(table: ResultTable) -> list[Iterable[Number | str]]:
 
 
 def _plain(column: ResultColumn) -> list[list[str]]:
-    """Lists a column's name and cells, and columns of its spreads and ranks where any cell has one."""
+    """Lists the CSV columns of a column: its name and cells, and spreads and ranks if any cell has one."""
     if not column.numbers:
         return [[_unrun(cell) for cell in (column.name, *map(str, column.cells))]]
     lines = []
@@ -159,7 +161,7 @@ def _plain(column: ResultColumn) -> list[list[str]]:
 
 
 def _unrun(text: str) -> str:
-    """Puts an apostrophe before what a spreadsheet would take for a formula; a number is none."""
+    """Puts an apostrophe before a text that a spreadsheet would run as a formula; numbers stay as they are."""
     return f"'{text}" if text.startswith(FORMULA) and not _is_number(text) else text
 
 
@@ -168,7 +170,3 @@ def _is_number(text: str) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
-
-
-def _escaped(text: str) -> str:
-    return "".join(LATEX.get(character, character) for character in text)

@@ -1,4 +1,4 @@
-"""What a table of trials shows: what mechanisms reached, how sure that is, and what can be claimed of it."""
+"""What a table of trials shows: the accuracies of mechanisms, their uncertainty, and the claims that they allow."""
 
 import dataclasses
 import statistics as plain
@@ -18,15 +18,15 @@ from train.grids.trial_table import SOLVED, TrialTable, check_alike
 
 BASELINE = "dot_product"
 CHANCE = "chance"  # in place of a mechanism
-MARGIN = 0.05  # of accuracies, up to which they are equal
-RISE = 0.01  # of an accuracy, from which on it is still rising
+MARGIN = 0.05  # accuracies that differ by less are equal
+RISE = 0.01  # an accuracy that rises by this much late in training is still rising
 CAN, CANNOT = 0.9, 0.5  # shares of the way from chance to 1
 ACCURACY = METRICS["accuracy"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Reached:
-    """What the seeds of a cell reached at a size; a seed that diverged has the accuracy of chance."""
+    """The accuracies of a cell's seeds at a size; a seed that diverged has the accuracy of chance."""
 
     accuracies: Sequence[float]
 
@@ -42,14 +42,14 @@ class Reached:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The ends of its 95 % interval within 0 and 1; NaN with one seed."""
+        """The ends of the mean's 95 % interval, clipped to 0 and 1; NaN with one seed."""
         half = float(statistics.summary(np.array(self.accuracies)).half_width)
         low, high = np.clip([self.mean - half, self.mean + half], 0, 1)
         return float(low), float(high)
 
     @property
     def solved(self) -> int:
-        """The number of seeds that have solved it."""
+        """The number of seeds that solved the trial."""
         return sum(accuracy >= SOLVED for accuracy in self.accuracies)
 
     @property
@@ -59,10 +59,10 @@ class Reached:
 
 
 def read(paths: Sequence[Path]) -> tuple[TrialTable, list[str]]:
-    """Reads a table and puts what others have of its trials behind it.
+    """Reads a table, and appends the cells that other tables have of its trials.
 
     Returns:
-      The table, and remarks on what was left out because it does not compare.
+      The table, and remarks on trials that were left out because they are not comparable.
     """
     table, *others = map(TrialTable.read, paths)
     remarks = []
@@ -79,30 +79,30 @@ def read(paths: Sequence[Path]) -> tuple[TrialTable, list[str]]:
 
 
 def sizes(table: TrialTable, trial: str) -> list[str]:
-    """Lists the accuracies of a trial by their names, from that of sizes such as training has to the greatest one."""
+    """Lists the names of a trial's accuracies, from that at training's sizes to that at the greatest size."""
     rows = [row for row in table.rows if row["trial"] == trial and "accuracy" in row]
     names = dict.fromkeys(name for row in rows for name in row if name.startswith("accuracy"))
     return sorted(names, key=lambda name: int(name.rpartition("_")[2]) if name[-1].isdigit() else 0)
 
 
 def size_of(name: str) -> str:
-    """Gives the size of an accuracy by its name; '' for sizes such as training has."""
+    """Reads the size from an accuracy's name; '' for the sizes of training."""
     return name.removeprefix("accuracy").removeprefix("_at_")
 
 
 def find(table: TrialTable, trial: str, spec: str) -> dict[str, Any]:
-    """Finds a cell; {} where it is not there, or has a reason in place of accuracies."""
+    """Finds a cell; {} if it is missing, or has a reason in place of accuracies."""
     rows = (row for row in table.rows if (row["trial"], row["spec"]) == (trial, spec) and "accuracy" in row)
     return next(rows, {})
 
 
 def reached(row: dict[str, Any], name: str) -> Reached | None:
-    """Reads what a cell has at a size; None where nothing was measured."""
+    """Reads a cell's accuracies at a size; None if nothing was measured."""
     return Reached(row[name]) if name in row else None
 
 
 def differences(table: TrialTable, trial: str, name: str, spec: str, other: str) -> Float[np.ndarray, " seeds"]:
-    """Subtracts the accuracies of another mechanism, or chance, seed by seed; empty where one is missing."""
+    """Subtracts the accuracies of another mechanism, or chance, seed by seed; empty if either is missing."""
     ours, chance = find(table, trial, spec), table.trials[trial]["chance"] if trial in table.trials else None
     values = ours.get(name, [])
     theirs = [chance] * len(values) if other == CHANCE else find(table, trial, other).get(name, [])
@@ -134,7 +134,7 @@ def declared(family: Sequence[Comparison]) -> Declaration:
 
 
 def sentence(spec: str, other: str, trial: str, size: str, verdict: Verdict) -> str:
-    """Says what can be claimed, or that nothing can."""
+    """Writes what can be claimed of a mechanism against another, or that nothing can."""
     at = f"{trial} at size {size}" if size else trial
     if len(verdict.differences) < 2:
         return f"{spec} against {other} in {at}: one seed decides nothing; give more --seeds."
@@ -146,49 +146,39 @@ def sentence(spec: str, other: str, trial: str, size: str, verdict: Verdict) -> 
     if verdict.words == verdicts.NOT_TESTED:
         alike = ACCURACY.with_unit(ACCURACY.text(float(np.mean(verdict.differences)), "+"))
         return f"{spec} against {other} in {at}: all seeds differ alike, by {alike}."
-    return f"{spec} against {other} in {at}: undecided, {number}; {finds(verdict)} would be found."
+    return f"{spec} against {other} in {at}: undecided, {number}; a difference of {finds(verdict)} would be found."
 
 
 def finds(verdict: Verdict) -> str:
-    """Writes the smallest difference beyond the margin that is found in 80 % of cases."""
+    """Writes the smallest difference that would be found in 80 % of cases, the margin included."""
     beyond = 0 if verdict.comparison.claim == "equal" else MARGIN
     return ACCURACY.with_unit(ACCURACY.text(beyond + verdict.detects))
 
 
 def is_at_edge(table: TrialTable, row: dict[str, Any]) -> bool:
-    """Tells whether a cell chose the least or the greatest rate, beyond which there may be a better one."""
+    """Tells whether a cell chose the lowest or the highest rate, beyond which there may be a better one."""
     rates = table.trials[row["trial"]]["settings"]["tuning.rates"]
     return float(row["rate"]) in (min(rates), max(rates))
 
 
 def is_rising(row: dict[str, Any]) -> bool:
-    """Tells whether the mean accuracy on validation data still rose by a point or more over the last fifth."""
+    """Tells whether mean validation accuracy still rose by a point or more over the last fifth of training."""
     late = [place for place, step in enumerate(row["steps"]) if step <= 0.8 * row["steps"][-1]][-1:]
     means = np.mean(row["curves"], axis=0)
     return bool(late) and bool(means[-1] - means[late[0]] >= RISE)
 
 
-@dataclasses.dataclass(frozen=True)
-class Able:
-    """The mechanisms of a trial by what their intervals say of the greatest size, the best first.
+def able(table: TrialTable, trial: str) -> tuple[list[str], list[str], list[str]]:
+    """Sorts a trial's mechanisms by their intervals at the greatest size, the best first.
 
-    Attributes:
-      can: Their intervals lie above 90 % of the way from chance to 1.
-      cannot: Their intervals lie below half of it.
-      between: The others, for which the seeds do not say it.
+    Returns:
+      The mechanisms that can do it, whose intervals lie above 90 % of the way from chance to 1; those that cannot,
+      whose intervals lie below half of it; and the others.
     """
-
-    can: list[str]
-    cannot: list[str]
-    between: list[str]
-
-
-def able(table: TrialTable, trial: str) -> Able:
-    """Sorts the mechanisms of a trial."""
     names, chance = sizes(table, trial), table.trials[trial]["chance"]
     cells = {row["spec"]: reached(row, names[-1]) for row in table.rows if row["trial"] == trial and "accuracy" in row}
     found = sorted(((cell, spec) for spec, cell in cells.items() if cell), key=lambda pair: -pair[0].mean)
     ends = {spec: [(end - chance) / (1 - chance) for end in cell.interval] for cell, spec in found}
     can = [spec for spec, (low, _) in ends.items() if low >= CAN]
     cannot = [spec for spec, (_, high) in ends.items() if high <= CANNOT]
-    return Able(can, cannot, [spec for spec in ends if spec not in can and spec not in cannot])
+    return can, cannot, [spec for spec in ends if spec not in can and spec not in cannot]

@@ -1,4 +1,4 @@
-"""The results of a tuned sweep's trials: a row for each setting, a column for each value that was tried."""
+"""The trials of tuned sweeps: a row for each setting, a column for each value that was tried."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ from train.cli.terminal import counted
 
 
 def table(sweeps: Sequence[Mapping[str, Any]]) -> ResultTable:
-    """Writes the mean over the trials' seeds on validation data, and the chosen value; it is empty without trials.
+    """Writes the means over the trials' seeds on validation data, and the chosen value; empty without trials.
 
-    A dash is a loss that was not finite, or a value that was not tried.
+    A dash stands for a loss that was not finite, or a value that was not tried.
     """
     tried = [sweep for sweep in sweeps if sweep.get("tune")]
     rows = [(sweep["tune"], name, cell) for sweep in tried for name, cell in sweep["cells"].items() if "tried" in cell]
@@ -30,14 +30,14 @@ def table(sweeps: Sequence[Mapping[str, Any]]) -> ResultTable:
 
 
 def notes(sweeps: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Says what was tried and by which rule the value was chosen."""
+    """Describes what was tried and how the value was chosen."""
     said = []
     for tune in (sweep["tune"] for sweep in sweeps if sweep.get("tune")):
         title = metrics.find(tune["metric"]).title
         said.append(
             f"{tune['field']} was tuned in trials of {tune['length']} of a run's length with "
-            f"{counted(tune['seeds'], 'seed')}: their {title} on validation data is above, "
-            f"a dash where the loss was not finite. {tune['rule']}"
+            f"{counted(tune['seeds'], 'seed')}; the table has their {title} on validation data, "
+            f"or a dash if the loss was not finite. {tune['rule']}"
         )
     return list(dict.fromkeys(said))
 

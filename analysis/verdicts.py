@@ -1,20 +1,20 @@
 """Verdicts by rule on the comparisons that a sweep declared before anything was trained.
 
-A comparison is of a gain: how much better its settings are than their baselines, or how much worse where that is
-claimed. It is the mean over blocks, such as numbers of heads, seed by seed. Of its intervals over seeds this is said:
+A comparison measures a gain: how much better its settings are than their baselines, or how much worse if that is
+claimed. The gain is the mean over blocks, such as numbers of heads, seed by seed. Its interval over seeds decides:
 
 - *holds*: the interval lies on the claim's side of the margin.
 - *equal within m*: two one-sided tests find the gain within the margin.
-- *does not hold*: the interval excludes the claimed effect, or the margin where no effect is given; where settings are
-  claimed to be equal, it lies outside the margin.
-- Two claims have one limit each, and hold where the interval lies above it, and do not where it lies below: `no worse`,
-  that nothing is lost but the margin; and `as much`, that the gain is more than the margin, and no more than the margin
-  short of the claimed effect.
-- *better* and *worse*: where nothing is claimed, the interval lies outside the margin on this side.
+- *does not hold*: the interval excludes the claimed effect, or the margin if no effect is given. A claim that settings
+  are equal does not hold if the interval lies outside the margin.
+- `no worse` and `as much` have one limit each: they hold if the interval lies above it, and do not hold if it lies
+  below. `no worse` allows a loss of the margin; `as much` asks for a gain that exceeds the margin and falls short of
+  the claimed effect by no more than the margin.
+- *better* and *worse*: nothing is claimed, and the interval lies outside the margin on this side.
 - *undecided*: none of these.
 - *not tested*: fewer than two seeds have all the runs, or all of them differ alike.
 
-The levels of a family are those of Holm's method, and of two that could be said the first is.
+Levels within a family are those of Holm's method. If two verdicts are possible, the first in this list is given.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ BETTER, WORSE = "better", "worse"
 ONE_SIDED = ("no worse", "as much")
 POWER = 0.8  # probability with which the smallest effect is found
 SIZE = Metric("effect size")
-NOTHING = statistics.Summary(*[np.array(np.nan)] * 3)
+NOTHING = statistics.Summary(np.array(np.nan), np.array(np.nan))
 Differences = Float[np.ndarray, " seeds"]
 TITLES = ("comparison", "claim", "seeds", "difference", "effect size", "verdict", "finds")
 
@@ -47,10 +47,10 @@ class Verdict:
     """The verdict on a comparison.
 
     Attributes:
-      comparison: What was declared.
-      words: What is said of it, see the module.
+      comparison: The declared comparison.
+      words: The verdict, in the words of the module's docstring.
       differences: The settings' metric minus the baselines', for each seed.
-      detects: The smallest difference that is found in 80 % of cases, by their spread; NaN where nothing is tested.
+      detects: The smallest difference that would be found in 80 % of cases; NaN if nothing is tested.
     """
 
     comparison: Comparison
@@ -59,13 +59,13 @@ class Verdict:
     detects: float
 
     def number(self, metric: Metric) -> Number:
-        """Writes the mean difference ± half its 95 % interval, of this comparison alone."""
+        """Makes the mean difference ± half its 95 % interval, not corrected for other comparisons."""
         summary = statistics.summary(self.differences) if len(self.differences) else NOTHING
         return Number(float(summary.mean), metric, float(summary.half_width), sign="+")
 
     @property
     def size(self) -> float:
-        """The mean in standard deviations of the differences, with Hedges' correction; NaN where nothing is tested."""
+        """The mean in standard deviations of the differences, with Hedges' correction; NaN if nothing is tested."""
         if self.words == NOT_TESTED:
             return np.nan
         return float(statistics.paired(self.differences, np.zeros(len(self.differences))).effect)
@@ -75,19 +75,19 @@ def judge(found: Found, declared: Declaration, split: str = "test") -> list[Verd
     """Judges each comparison of a declared family.
 
     Args:
-      found: The runs of the sweep that declared it.
-      declared: What it declared.
-      split: `test` or `validation` at the best step, or `train`: the last whole epoch up to it.
+      found: The runs of the sweep that declared the family.
+      declared: The declaration.
+      split: `test` or `validation` at the best step, or `train` in the last whole epoch up to it.
     """
     differences = [_differences(found, row, lambda run: run.value(declared.metric, split)) for row in declared.family]
     return judge_differences(differences, declared)
 
 
 def judge_curve(found: Found, declared: Declaration, comparison: Comparison) -> str:
-    """Judges a comparison by all evaluations of training together, on validation data.
+    """Judges a comparison by all evaluations on validation data, which form a family.
 
-    A claim to be ahead holds where it holds at each of them, and does not hold where it does not at any: where the
-    interval excludes the margin. How much is claimed of the end plays no part. The evaluations are the family.
+    The claim holds if it holds at every evaluation, and does not hold if it does not hold at some evaluation, whose
+    interval then excludes the margin. The claimed effect, which is about the end of training, plays no part.
     """
     comparison = dataclasses.replace(comparison, effect=0.0)
     curves = [[value for *_, value in run.curve(declared.metric)] for run in _runs(found)]
@@ -100,7 +100,7 @@ def judge_curve(found: Found, declared: Declaration, comparison: Comparison) -> 
 
 
 def judge_differences(differences: Sequence[Differences], declared: Declaration) -> list[Verdict]:
-    """Judges a declared family by the differences of each comparison, seed by seed; none is *not tested*."""
+    """Judges a declared family by the differences of each comparison, seed by seed; without any it is *not tested*."""
     family, metric = declared.family, metrics.find(declared.metric)
     said = [
         _p_values(values, comparison, declared.margin, metric)
@@ -118,7 +118,7 @@ def judge_differences(differences: Sequence[Differences], declared: Declaration)
 
 
 def detectable(differences: Differences, level: float = LEVEL) -> float:
-    """Computes the smallest mean that a two-sided t-test at this level finds in 80 % of cases with such a spread."""
+    """Computes the smallest mean that a two-sided t-test at this level finds in 80 % of cases, given this spread."""
     freedom = len(differences) - 1
     critical = stats.t.ppf(1 - level / 2, freedom)
     shift = optimize.brentq(lambda shift: stats.nct.sf(critical, freedom, shift) - POWER, 0, 4 * critical + 10)
@@ -126,15 +126,15 @@ def detectable(differences: Differences, level: float = LEVEL) -> float:
 
 
 def limit(comparison: Comparison, margin: float) -> float:
-    """Computes the gain from which on a claim of one side holds."""
+    """Computes the gain above which a one-sided claim holds."""
     return max(margin, comparison.effect - margin) if comparison.claim == "as much" else -margin
 
 
 def table(found: Found, declared: Declaration | None = None) -> ResultTable:
-    """Writes a row for each comparison, with 95 % intervals; it is empty where nothing was declared.
+    """Writes a row for each comparison, with 95 % intervals; empty if nothing was declared.
 
     Args:
-      declared: What is compared; without it, what their sweep declared.
+      declared: The comparisons; by default those that the runs' sweep declared.
     """
     plain = [sweep["declaration"] for sweep in found.sweeps if sweep.get("declaration")]
     if declared is None and (len(found.sweeps) != 1 or not plain):
@@ -147,7 +147,7 @@ def table(found: Found, declared: Declaration | None = None) -> ResultTable:
 
 
 def claimed(comparison: Comparison, metric: Metric) -> str:
-    """Writes what is claimed of a comparison, and of how much."""
+    """Writes the claim of a comparison with its effect."""
     effect = f" by {metric.with_unit(metric.text(comparison.effect))}" if comparison.effect else ""
     return f"{comparison.claim}{effect}"
 
@@ -175,11 +175,17 @@ def _differences(found: Found, comparison: Comparison, value: Callable[[Run], fl
 
 
 def _p_values(differences: Differences, comparison: Comparison, margin: float, metric: Metric) -> dict[str, float]:
-    """Computes the p-value of all that may be said, in the order of its trial; empty where nothing is tested."""
+    """Computes the p-value of each possible verdict, in the order of preference; empty if nothing is tested."""
     if len(differences) < 2 or not differences.std() > ROUNDING * np.abs(differences).max():
         return {}
     gain = differences * (-1 if metric.lower else 1) * (-1 if comparison.claim == "worse" else 1)
-    above, below = ((lambda value, side=side: _one_sided(gain, value, side)) for side in ("greater", "less"))
+
+    def above(value: float) -> float:
+        return float(stats.ttest_1samp(gain, value, alternative="greater").pvalue)
+
+    def below(value: float) -> float:
+        return float(stats.ttest_1samp(gain, value, alternative="less").pvalue)
+
     equal = {f"equal within {metric.with_unit(metric.text(margin))}": max(above(-margin), below(margin))}
     if comparison.claim == "equal":
         return equal | {DOES_NOT: 2 * min(above(margin), below(-margin))}
@@ -189,7 +195,3 @@ def _p_values(differences: Differences, comparison: Comparison, margin: float, m
         least = limit(comparison, margin)
         return {HOLDS: 2 * above(least), DOES_NOT: 2 * below(least)}
     return {HOLDS: 2 * above(margin)} | equal | {DOES_NOT: 2 * below(comparison.effect or margin)}
-
-
-def _one_sided(gain: Float[np.ndarray, " seeds"], value: float, alternative: str) -> float:
-    return float(stats.ttest_1samp(gain, value, alternative=alternative).pvalue)

@@ -1,10 +1,10 @@
-"""Time and memory of every mechanism and implementation, beside those of PyTorch, `jax.nn` and the papers' forms.
+"""Time and memory of every mechanism and implementation, compared with PyTorch, `jax.nn` and the papers' forms.
 
     python -m benchmarks.attention --out=benchmarks/results/attention_cpu.json
 
-It measures the core of attention, from projected queries, keys and values to a head's output, without projections.
-Mechanisms with the same core (such as `optimised` and `dot_product`) are measured once. PyTorch is measured too, on a
-CPU, if it is installed (`requirements-bench.txt`); its memory is not known.
+The program measures the core of attention, from projected queries, keys and values to a head's output. Mechanisms with
+the same core (such as `optimised` and `dot_product`) are measured once. On a CPU, PyTorch is measured too if it is
+installed (`requirements-bench.txt`); its memory is not known.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from matplotlib.figure import Figure
 
 import attention
 from analysis import measurements
@@ -29,7 +30,7 @@ from attention.forms import Tokens
 from attention.operations import Cost
 from attention.options import Options
 from attention.parameters import Sizes
-from benchmarks import measure, plots, schedules
+from benchmarks import measure, schedules
 from models import mechanisms
 from models.mechanisms import MECHANISMS, Mechanism
 from train import cli
@@ -55,7 +56,7 @@ GB = 1e9
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The shape of what is measured: sequences, tokens, heads, their width, dtype, and whether attention is causal."""
+    """The sizes of a measurement: sequences, tokens, heads and their width; the dtype; whether attention is causal."""
 
     batch: int
     length: int
@@ -66,24 +67,24 @@ class Shape:
 
     @property
     def sizes(self) -> Sizes:
-        """The sizes as a layer has them."""
+        """The sizes of a layer."""
         return Sizes(self.heads * self.width, self.heads, self.width, self.length)
 
     @property
     def mask(self) -> attention.Mask:
-        """The mask of the tokens that may attend to each other."""
+        """The mask: causal or none."""
         return attention.Mask(causal=self.causal)
 
 
 @dataclasses.dataclass(frozen=True)
 class Core:
-    """A contestant: a function of (weights, query, key, value, source), its weights, and its work forward.
+    """A contestant.
 
     Attributes:
       name: `mechanism, implementation`.
-      function: Computes the heads' output `(B, T, N, H)`.
+      function: Computes the heads' output `(B, T, N, H)` from (weights, query, key, value, source).
       weights: A tree of arrays.
-      cost: Useful work for one sequence.
+      cost: Useful work of the forward pass of one sequence.
     """
 
     name: str
@@ -95,23 +96,23 @@ class Core:
 @measurements.program(
     __doc__,
     cli.flag("--batch", type=cli.count, default=1, help="number of sequences"),
-    cli.flag("--length", type=cli.count, default=1024, help="tokens of each sequence"),
+    cli.flag("--length", type=cli.count, default=1024, help="tokens per sequence"),
     cli.flag("--heads", type=cli.count, default=8, help="number of heads"),
     cli.flag("--width", type=cli.count, default=64, help="width of a head"),
     cli.flag("--dtype", default="float32", choices=("float32", "bfloat16"), help="type of queries, keys and values"),
     cli.flag("--full", action="store_true", help="without a causal mask"),
-    cli.flag("--only", nargs="*", default=SPECS, help="mechanism spec strings"),
-    cli.flag("--growth", nargs="*", type=int, default=(256, 1024, 4096, 16384), help="lengths to try"),
+    cli.flag("--only", nargs="*", default=SPECS, help="spec strings of mechanisms"),
+    cli.flag("--growth", nargs="*", type=int, default=(256, 1024, 4096, 16384), help="lengths in the table of growth"),
     measure.rounds(9),
-    cli.flag("--budget", type=float, default=10.0, help="seconds for all rounds of one contestant"),
-    cli.flag("--memory", type=float, default=4.0, help="GB; of what needs more, only the memory is reported"),
+    cli.flag("--budget", type=float, default=10.0, help="seconds for all rounds of a contestant"),
+    cli.flag("--memory", type=float, default=4.0, help="most GB of a contestant; others are not timed"),
     measurements.DEVICE,
-    cli.flag("--plot", type=cli.new_file, help="where the picture of growth goes"),
+    cli.flag("--plot", type=cli.new_file, help="file for the picture of growth"),
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:
-    """Yields the figures of both passes, then those by length, and draws the latter."""
+    """Yields the results of both passes, then those by length, and draws the latter."""
     shape = Shape(flags.batch, flags.length, flags.heads, flags.width, flags.dtype, not flags.full)
-    contestants = list(cores(shape, flags.only))  # before the roof, so that a misspelt mechanism is refused at once
+    contestants = list(cores(shape, flags.only))  # first, so that a misspelt mechanism is refused at once
     peer, about = peer_of(), workdir.environment()
     result: dict[str, Any] = {"shape": dataclasses.asdict(shape)}
     if peer is None:
@@ -130,11 +131,11 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
         result["growth"] = list(growth(shape, flags, {row["name"]: row for row in result["forward+backward"]}))
         yield result, f"\nforward+backward by length\n\n{growth_table(result['growth'])}"
     if flags.plot:
-        style.save(plots.growth(result["growth"]), flags.plot)
+        style.save(growth_figure(result["growth"]), flags.plot)
 
 
 def cores(shape: Shape, specs: tuple[str, ...]) -> Iterator[Core]:
-    """Yields PyTorch, the baseline, each distinct core in each implementation of the device, and the papers' form."""
+    """Yields PyTorch, the baseline, each distinct core in each implementation for the device, and the paper's forms."""
     sizes = shape.sizes
     if peer_of() is not None:
         yield Core(PYTORCH, None, (), useful(mechanism_of("dot_product"), shape))
@@ -146,7 +147,7 @@ def cores(shape: Shape, specs: tuple[str, ...]) -> Iterator[Core]:
     for spec in specs:
         mechanism = mechanism_of(spec)
         core = (mechanism.score, mechanism.align, mechanism.value == "tied")
-        if core in measured or not (shape.causal or mechanism.score.traits.cross):  # which needs a causal mask
+        if core in measured or not (shape.causal or mechanism.score.traits.cross):  # without cross it must be causal
             continue
         measured.add(core)
         for implementation in mechanism.score.implementations:
@@ -159,7 +160,7 @@ def cores(shape: Shape, specs: tuple[str, ...]) -> Iterator[Core]:
 
 
 def peer_of() -> Any:
-    """Imports the module that calls PyTorch; None on other devices, and where PyTorch is not installed."""
+    """Imports the module that calls PyTorch; None if the device is not a CPU or PyTorch is not installed."""
     if jax.default_backend() != "cpu" or importlib.util.find_spec("torch") is None:
         return None
     return importlib.import_module("benchmarks.peers.attention_torch")
@@ -167,12 +168,12 @@ def peer_of() -> Any:
 
 @functools.cache
 def mechanism_of(spec: str) -> Mechanism:
-    """Resolves the spec string of one layer, once."""
+    """Resolves the spec string of a layer."""
     return mechanisms.resolve(spec, 1)[0]
 
 
 def useful(mechanism: Mechanism, shape: Shape) -> Cost:
-    """Counts the work of one sequence forward; a causal mask halves the work that is done for each pair."""
+    """Counts the work of a sequence's forward pass; a causal mask halves the work for pairs."""
     sizes, length = shape.sizes, shape.length
     cost = mechanism.score.cost(sizes, length, length)
     if mechanism.align is not None:
@@ -185,7 +186,7 @@ def useful(mechanism: Mechanism, shape: Shape) -> Cost:
 
 
 def jax_nn(causal: bool, implementation: str) -> Any:
-    """Gives JAX's own attention the arguments that every contestant takes."""
+    """Makes a contestant's function of JAX's own attention."""
     return lambda weights, query, key, value, source: jax.nn.dot_product_attention(
         query, key, value, is_causal=causal, implementation=implementation
     )
@@ -197,7 +198,7 @@ def _weights(declared: dict, key: jax.Array, dtype: str) -> dict[str, jax.Array]
 
 
 def ours(spec: str, implementation: str, shape: Shape) -> Core:
-    """Makes a contestant of ours, with random weights."""
+    """Makes a contestant of a mechanism of ours, with random weights."""
     return _core(spec, mechanism_of(spec), implementation, shape)
 
 
@@ -220,7 +221,7 @@ def _core(spec: str, mechanism: Mechanism, implementation: str, shape: Shape) ->
 
 
 def _concatenated(mask: attention.Mask) -> Any:
-    """Computes Neural Attention as DiGiugno publishes it: pairs concatenated, dense layers over (B, N, T, S, 2d')."""
+    """Makes Neural Attention as DiGiugno publishes it: dense layers over concatenated pairs (B, N, T, S, 2d')."""
 
     def function(weights, query, key, value, source):
         if "down_query_kernel" in weights:
@@ -262,7 +263,7 @@ def program(core: Core, shape: Shape, what: str) -> measure.Program:
 def compare(
     contestants: list[Core], shape: Shape, what: str, roof: measure.Roof, flags: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """Measures each contestant that this device can run, a row for each; what needs too much memory has no time."""
+    """Measures the contestants that this device supports; those that need too much memory get no time."""
     programs, unsupported = {}, []
     for core in contestants:
         try:
@@ -272,7 +273,7 @@ def compare(
     if unsupported:
         print(f"\nnot supported here: {'; '.join(unsupported)}", flush=True)
     fits = {name: p.call for name, p in programs.items() if p.peak <= flags.memory * GB}
-    # Allocating gigabytes slows the next contestant, so large contestants have separate rounds.
+    # Allocating gigabytes slows the next contestant, so large contestants get separate rounds.
     small = {name: call for name, call in fits.items() if programs[name].peak <= GB}
     large = {name: call for name, call in fits.items() if name in YARDSTICKS or name not in small}
     both = {"large": large if len(large) > len(large.keys() & set(YARDSTICKS)) else {}, "small": small}
@@ -285,7 +286,7 @@ def compare(
 def _row(
     core: Core, program: measure.Program, times: measure.Times, shape: Shape, what: str, roof: measure.Roof
 ) -> dict[str, Any]:
-    # A backward pass has twice the work of the forward one.
+    # A backward pass counts as two forward passes.
     passes = shape.batch * (1 if what == "forward" else 3)
     work = {"flops": core.cost.flops * passes, "bytes": core.cost.bytes * passes * jnp.dtype(shape.dtype).itemsize // 4}
     row = {"name": core.name, **_memory(program), **work}
@@ -308,12 +309,12 @@ def own_form(name: str) -> str:
 
 
 def growth(shape: Shape, flags: argparse.Namespace, measured: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Measures forward and backward of some contestants at each length, unless it takes too long or too much memory.
+    """Measures both passes of some contestants at each length, unless they take too much time or memory.
 
     Args:
-      shape: The shape at one of the lengths.
-      flags: The program's.
-      measured: The rows of `compare` by name, which are taken over at the length of `shape`.
+      shape: The shape, whose length is replaced.
+      flags: The program's flags.
+      measured: The rows of `compare` by name, which are used again at the length of `shape`.
     """
     last: dict[str, tuple[int, float]] = {}
     for length in flags.growth:
@@ -361,7 +362,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def growth_table(rows: list[dict[str, Any]]) -> str:
-    """Writes milliseconds and temporary megabytes at each length as Markdown."""
+    """Tabulates milliseconds and temporary megabytes at each length."""
     names = list(rows[0]["cores"])
 
     def cell(core: dict[str, Any]) -> str:
@@ -370,6 +371,30 @@ def growth_table(rows: list[dict[str, Any]]) -> str:
 
     lines = ([row["length"], *(cell(row["cores"][name]) for name in names)] for row in rows)
     return plain_markdown(["tokens", *names], lines)
+
+
+@style.quiet
+def growth_figure(rows: list[dict[str, Any]]) -> Figure:
+    """Draws time and temporary memory against the number of tokens, both axes logarithmic."""
+    figure = Figure(figsize=(7.6, 3.4))
+    time, memory = figure.subplots(1, 2)
+    lengths = [row["length"] for row in rows]
+    for name, (colour, marker) in style.colours(rows[0]["cores"]).items():
+        by_length = [(row["length"], row["cores"][name]) for row in rows]
+        look = {"color": colour, "marker": marker, "label": name}
+        timed = [(length, core["seconds"] * 1e3) for length, core in by_length if "seconds" in core]
+        time.plot(*zip(*timed, strict=True), **look)
+        planned = [(length, core["temp_bytes"] / 1e6) for length, core in by_length if "temp_bytes" in core]
+        memory.plot(*zip(*planned, strict=True) if planned else ([], []), **look)
+    time.set(ylabel="ms, forward + backward", title="time")
+    memory.set(ylabel="MB", title="temporary memory")
+    for axes in (time, memory):
+        axes.set(xscale="log", yscale="log", xlabel="tokens")
+        axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+        axes.minorticks_off()
+    figure.legend(handles=time.lines, loc="outside lower center", ncols=3)
+    figure.suptitle("Attention of one sequence: what grows with its length")
+    return figure
 
 
 if __name__ == "__main__":

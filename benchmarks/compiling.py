@@ -1,9 +1,9 @@
-"""The compile time that a scan over layers saves, the memory that remat and chunks of logits save, and their cost.
+"""The compile time saved by a scan over layers, the memory saved by remat and chunks of logits, and their costs.
 
     python -m benchmarks.compiling --out=benchmarks/results/compiling_cpu.json
 
-It compiles loss and gradient of a GPT on random tokens for this device; memory is that of XLA's temporary buffers. The
-compile time is in seconds of all cores, which other programs hardly change.
+The program compiles loss and gradient of a GPT on random tokens for this device. Memory is that of XLA's temporary
+buffers. Compile time is CPU time of all cores, which other programs hardly change.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from train.config.schema import Config
 CONFIG = "configs/gpt_pydoc.py"
 OPTIONS = {"model.depth": "12"}
 ONE_LAYER = {"model.depth": "1", "model.tied_output": "False"}
-# What differs between the programs of a table. Those of 36 layers are compiled but not run.
+# The fields that differ between the programs of a table. Programs of 36 layers are compiled but not run.
 DEPTHS = [{"depth": depth, "scan": scan} for depth in (12, 36) for scan in (False, True)]
 LAYERS = [{"scan": scan, "remat": remat} for remat in BLOCKS for scan in (False, True)]
 CHUNKS = [{"loss_chunk": chunk} for chunk in (0, 64, 256)]
@@ -39,10 +39,10 @@ CHUNKS = [{"loss_chunk": chunk} for chunk in (0, 64, 256)]
     cli.flag("--vocabulary", type=cli.count, default=28_996, help="vocabulary of the chunked loss"),
     cli.flag("--batch", type=cli.count, default=16, help="batch of the chunked loss"),
     cli.flag("--context", type=cli.count, default=1024, help="context of the chunked loss"),
-    cli.flag("--time-chunks", action="store_true", help="run the chunked loss too, not only compile it"),
+    cli.flag("--time-chunks", action="store_true", help="also run the chunked loss"),
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:
-    """Yields the figures of more layers, of twelve with each kind of remat, and of a large vocabulary."""
+    """Yields the results for more layers, for twelve layers with each kind of remat, and for a large vocabulary."""
     result = {"depths": measured("model", DEPTHS, OPTIONS), "layers": measured("model", LAYERS, OPTIONS, flags.rounds)}
     sizes = {name: getattr(flags, name) for name in ("vocabulary", "batch", "context")}
     chunks = measured("train", CHUNKS, ONE_LAYER, flags.rounds if flags.time_chunks else 0, **sizes)
@@ -53,12 +53,12 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 def measured(
     section: str, rows: list[dict[str, Any]], options: dict[str, str], rounds: int = 0, **sizes: int
 ) -> list[dict[str, Any]]:
-    """Adds the figures of their programs to rows of fields; the programs run if there are rounds.
+    """Adds the measurements of programs to rows of fields; the programs are run if there are rounds.
 
     Args:
-      section: A section of the config.
-      rows: The fields that each program has.
-      options: The fields that all have.
+      section: The section of the rows' fields.
+      rows: The fields that differ between programs.
+      options: The fields of all programs.
       sizes: The sizes of the batch, see `compiled`.
     """
     overrides = [options | {f"{section}.{field}": str(value) for field, value in row.items()} for row in rows]
@@ -77,11 +77,11 @@ def measured(
 
 
 def compiled(config: Config, vocabulary: int = 256, batch: int = 0, context: int = 0) -> tuple[float, Callable, int]:
-    """Compiles loss and gradient; gives the CPU seconds of that, a maker of calls, and bytes of temporary buffers.
+    """Compiles loss and gradient; returns the CPU seconds, a function that makes calls, and bytes of temporary buffers.
 
     Args:
-      batch: Number of sequences; 0 is the config's.
-      context: Tokens of a sequence; 0 is the config's.
+      batch: Number of sequences; 0 takes the config's.
+      context: Tokens per sequence; 0 takes the config's.
     """
     batch, context = batch or config.data.batch_size, context or config.data.context
     model = config.model.build(vocabulary, context)
@@ -96,12 +96,15 @@ def compiled(config: Config, vocabulary: int = 256, batch: int = 0, context: int
     started = time.process_time()
     program = jax.jit(jax.value_and_grad(loss)).lower(params, shape).compile()
     seconds = time.process_time() - started
-    arguments = lambda: jax.tree.map(lambda x: jnp.full(x.shape, 0.01, x.dtype), (params, shape))  # noqa: E731
-    return seconds, lambda: functools.partial(program, *arguments()), program.memory_analysis().temp_size_in_bytes
+
+    def call() -> Callable:
+        return functools.partial(program, *jax.tree.map(lambda x: jnp.full(x.shape, 0.01, x.dtype), (params, shape)))
+
+    return seconds, call, program.memory_analysis().temp_size_in_bytes
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Writes one of the tables; it has no columns of time where no program was run."""
+    """Writes a table; it has no columns of time if no program was run."""
     options = [name for name in rows[0] if name not in ("compile_seconds", "temp_bytes", "seconds", "times_the_first")]
     titles = [*options, "compile, CPU s", "temp MB", *(("ms", "× first row") if "seconds" in rows[0] else ())]
     return plain_markdown(titles, ([*(row[name] for name in options), *_figures(row)] for row in rows))

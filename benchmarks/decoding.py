@@ -1,9 +1,10 @@
-"""Generation with a cache compared with running the whole context again for each token, and the size of the cache.
+"""Generation with a cache, compared with running the whole context again for each token; and the cache's size.
 
     python -m benchmarks.decoding --config.model.width=512 --config.model.heads=8 --out=benchmarks/results/decoding.json
 
-A language model with each mechanism generates from one token to `--length`. Running again takes as many forward passes
-of that length, of which a few are timed; the result has the median, least and greatest ratio of the rounds.
+With each mechanism, a language model starts from one token and generates up to `--length`. Running the context again
+takes as many forward passes of that length, of which a few are timed. The result has the median, least and greatest
+ratio of the rounds.
 """
 
 import argparse
@@ -30,18 +31,18 @@ from train.generation.decoding import Sampling, generate
     __doc__,
     cli.flag("--config", default="configs/gpt_pydoc.py", metavar="FILE[:ARGUMENT]", help="the model"),
     cli.flag("--attention", action="append", help="a mechanism; may be given again; default all"),
-    cli.flag("--length", type=cli.count, default=1024, help="number of tokens generated, or of context run again"),
-    cli.flag("--batch", type=cli.count, default=1, help="sequences at a time"),
+    cli.flag("--length", type=cli.count, default=1024, help="tokens that are generated, or in the context run again"),
+    cli.flag("--batch", type=cli.count, default=1, help="number of sequences"),
     cli.flag("--vocabulary", type=cli.count, default=260, help="size of the vocabulary"),
     measure.rounds(3),
     cli.OVERRIDES,
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:
-    """Yields the figures of all mechanisms."""
-    # Learned positions also work with mechanisms that have no queries and keys.
+    """Yields the results of all mechanisms."""
+    # Learned positions also work for mechanisms without queries and keys.
     config = loading.resolve(flags.config, {"model.positions": "learned"} | flags.overrides)[0].model
     if not isinstance(config, GPTConfig):
-        raise UsageError(f"--config={flags.config} is no language model, which alone generates; give one of a GPT.")
+        raise UsageError(f"--config={flags.config} is not a language model, so it cannot generate; give one of a GPT.")
     sizes = {"model": dataclasses.asdict(config), "length": flags.length, "batch": flags.batch}
     mechanisms = {}
     for attention in flags.attention or MECHANISMS:
@@ -51,7 +52,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 
 def measured(model: GPT, batch: int, rounds: int) -> dict[str, Any]:
-    """Measures both ways in turn, round after round, and counts the bytes of all layers' caches."""
+    """Measures both ways in turn, round by round, and counts the bytes of all layers' caches."""
     tokens, prompts = model.length - 1, [np.array([0])] * batch
     params = model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
     context = jnp.zeros((batch, model.length), jnp.int32)
@@ -69,7 +70,7 @@ def measured(model: GPT, batch: int, rounds: int) -> dict[str, Any]:
 
 
 def cache_bytes(model: GPT, batch: int) -> dict[str, int]:
-    """Counts the bytes of all layers' full caches: for keys, for values, and for a running state."""
+    """Counts the bytes of all layers' full caches for keys, for values, and for running states."""
     caches = model.init_caches(batch, model.length)
 
     def total(*names: str) -> int:
@@ -79,7 +80,7 @@ def cache_bytes(model: GPT, batch: int) -> dict[str, int]:
 
 
 def table(mechanisms: dict[str, Any]) -> str:
-    """Writes the figures as a table; "times faster" is the median of the rounds."""
+    """Tabulates the results; "times faster" is the median of the rounds."""
     titles = ("mechanism", "tokens/s", "times faster", "key KiB", "value KiB", "state KiB")
     return plain_markdown(titles, (_cells(name, row) for name, row in mechanisms.items()))
 

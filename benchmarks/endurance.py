@@ -1,8 +1,8 @@
-"""The cost of durability: steps while a checkpoint is written, how long a save stops the loop, and digests.
+"""The cost of durability: steps while a checkpoint is written, the time that a save stops the loop, and digests.
 
     python -m benchmarks.endurance --out=benchmarks/results/endurance_cpu.json
 
-Steps with and without a save in progress take turns within one process, round after round; medians are over rounds.
+Steps with and without a save in progress take turns within a process, round by round; medians are over rounds.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from train import cli, loading
 from train.main import parse
 from train.run import digest
 
-# The digits at their default size, and with the state of vit_cifar100: the sizes of a small and a middling checkpoint.
+# The digits' model at its default size, and at that of vit_cifar100: a small and a medium checkpoint.
 MODELS = {
     "vit_digits": [],
     "as vit_cifar100": [f"--config.model.{field}" for field in ("depth=8", "width=256", "heads=8", "mlp=512")],
@@ -26,10 +26,12 @@ MODELS = {
 
 
 @measurements.program(
-    __doc__, measure.rounds(5), cli.flag("--seconds", type=float, default=2.0, help="seconds of steps in half a round")
+    __doc__,
+    measure.rounds(5),
+    cli.flag("--seconds", type=float, default=2.0, help="seconds of steps in half a round"),
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:
-    """Yields what saving costs with a small and a middling checkpoint."""
+    """Yields the costs of saving a small and a medium checkpoint."""
     models = {name: saving(more, flags.rounds, flags.seconds) for name, more in MODELS.items()}
     yield {"saving": models}, markdown({"saving": models})
 
@@ -55,7 +57,7 @@ def _round(training: SilentTraining, steps: int) -> dict[str, float]:
     blocked = measure.seconds(save)
     under_way = training.take(steps)
     training.kept.wait()
-    # A save and a restore with no steps at the same time: how long writing and reading take.
+    # A save and a restore without steps at the same time: the duration of writing and reading.
     training.take(1)
     written = measure.seconds(lambda: (save(), training.kept.wait()))
     read = measure.seconds(lambda: training.kept.restore(training.abstract))
@@ -70,7 +72,7 @@ def _round(training: SilentTraining, steps: int) -> dict[str, float]:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """Writes the figures as a table."""
+    """Tabulates the results."""
     models = result["saving"]
     rows = [["state, MB", *(f"{model['state_bytes'] / 1e6:,.1f}" for model in models.values())]]
     for name in next(iter(models.values()))["seconds"]:

@@ -3,9 +3,8 @@
     python -m benchmarks.inference --out=benchmarks/results/inference_cpu.json
 
 In each round, every mechanism passes over all samples, batch by batch; ratios are to dot-product attention in the same
-round. Models are those of the configs with random weights, and samples are random and of full length. Translation reads
-source and target at once, as in training, and generates nothing. With fewer `--samples`, the seconds are those of these
-samples; they are not scaled up.
+round. Models are those of the configs with random weights; samples are random and of full length. Translation reads
+source and target at once, as in training, and generates nothing. Seconds are those of `--samples`, not scaled up.
 """
 
 import argparse
@@ -87,7 +86,7 @@ def whole_pass(task: str, spec: str, heads: int, batch: int, flags: argparse.Nam
 
 
 def config_of(task: str, spec: str, heads: int, precision: str) -> Config:
-    """Makes the config of a task, with one mechanism in all its layers."""
+    """Makes the config of a task with one mechanism in all layers."""
     plain = loading.load(f"configs/{task}.py:{spec}").to_dict()
     plain["model"]["heads"] = heads
     plain["train"]["precision"] = precision
@@ -130,10 +129,10 @@ TASKS: dict[str, Callable[[Config, int], tuple[nn.Module, Inputs]]] = {
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Writes a row for each model, heads and batch: ratios to dot_product with range, and the paper's in brackets.
+    """Writes a row for each model, heads and batch: ratios to dot_product with ranges, and the paper's in brackets.
 
     Args:
-      rows: Rows that all have the same mechanisms; dot_product is the first of each group.
+      rows: Rows in groups with the same mechanisms, dot_product first.
     """
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
@@ -153,7 +152,7 @@ def _ratio(row: dict[str, Any], base: float | None) -> str:
     return f"{span} ({paper / base:.3f})" if paper and base else span
 
 
-WHOSE = f"whose models: {', '.join(TASKS)}"
+WHOSE = f"the models' tasks: {', '.join(TASKS)}"
 
 
 @measurements.program(
@@ -161,10 +160,10 @@ WHOSE = f"whose models: {', '.join(TASKS)}"
     cli.flag("--tasks", nargs="*", default=list(TASKS), choices=TASKS, metavar="TASK", help=WHOSE),
     cli.flag("--attention", nargs="*", default=MECHANISMS, help="mechanisms besides dot_product"),
     cli.flag("--heads", nargs="*", type=cli.count, default=HEADS, help="numbers of heads"),
-    cli.flag("--batches", nargs="*", type=cli.count, default=(1, 64), help="samples at a time"),
+    cli.flag("--batches", nargs="*", type=cli.count, default=(1, 64), help="numbers of samples in a batch"),
     cli.flag("--samples", type=cli.count, default=5000, help="samples in a pass; the last batch is filled up"),
     measure.rounds(5),
-    cli.flag("--budget", type=float, default=600.0, help="seconds for one model, three rounds at least"),
+    cli.flag("--budget", type=float, default=600.0, help="seconds for a model, but at least three rounds"),
     measure.PRECISION,
     measurements.DEVICE,
 )

@@ -1,10 +1,10 @@
-"""DiGiugno's Tables 6, 7 and 8 on this machine: memory and time a sample of whole GPTs and ViTs with neural attention.
+"""DiGiugno's Tables 6, 7 and 8 on this machine: memory and time per sample of GPTs and ViTs with neural attention.
 
     python -m benchmarks.layers --out=benchmarks/results/layers_cpu.json
 
 The paper measures training, with Neural Attention in the first of 8 (GPT, 1024 tokens) or 12 (ViT, 785 tokens) layers.
-This program measures loss and gradient, without dropout and without the optimizer, with Neural Attention in the first
-layer and in all layers.
+This program measures loss and gradient, without dropout and optimizer, with Neural Attention in the first layer and in
+all layers.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from train import cli, loading
 from train.config.schema import Config
 from train.run import workdir
 
-# DiGiugno's whole-model figures: GB and ms a sample, in training, on the authors' GPU.
+# DiGiugno's figures for whole models in training: GB and ms per sample on the authors' GPU.
 PAPER = {
     ("gpt", "dot_product"): (1.0, 5.7),
     ("gpt", "neural(dim=2)|dot_product"): (1.4, 7.8),
@@ -47,7 +47,7 @@ GB = 1e9
     __doc__,
     cli.flag("--models", nargs="*", default=["gpt", "vit"], choices=("gpt", "vit"), help="models to measure"),
     cli.flag("--specs", nargs="*", default=SPECS, help="spec strings"),
-    cli.flag("--batch", type=cli.count, default=1, help="sequences at a time"),
+    cli.flag("--batch", type=cli.count, default=1, help="number of sequences"),
     cli.flag("--implementation", default="auto", help="implementation of every layer"),
     cli.flag("--remat", default="none", help="none, block or dots"),
     measure.PRECISION,
@@ -55,7 +55,7 @@ GB = 1e9
     measurements.DEVICE,
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:
-    """Yields the figures of each model."""
+    """Yields the results of each model."""
     result = {"batch": flags.batch, "remat": flags.remat, "precision": flags.precision}
     for model in flags.models:
         result[model] = list(rows(model, flags))
@@ -63,7 +63,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 
 def rows(model: str, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yields seconds and bytes a sample of every spec, each compared with the dot-product model."""
+    """Yields seconds and bytes per sample for each spec, compared with the dot-product model."""
     programs = {spec: program(model, spec, flags) for spec in dict.fromkeys(("dot_product", *flags.specs))}
     calls = {spec: compiled.call for spec, compiled in programs.items()}
     times = measure.in_turn(calls, flags.rounds, budget=120.0)
@@ -108,7 +108,7 @@ def _vit(config: Config, batch: int) -> tuple[ViT, jax.Array, jax.Array]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Writes time and memory for each sample, ratios to the dot-product model, and the paper's own ratios."""
+    """Tabulates time and memory per sample, ratios to the dot-product model, and the paper's own ratios."""
     titles = ("attention", "ms a sample", "× dot_product", "temp GB a sample", "× dot_product", "paper: ms, GB")
     base = next(row["paper"] for row in rows if row["attention"] == "dot_product")
 

@@ -1,4 +1,4 @@
-"""A Marian of opus-mt's size: sentences and training tokens a second, here and in Hugging Face's transformers.
+"""A Marian of opus-mt's size: sentences and training tokens per second, here and in Hugging Face's transformers.
 
     python -m benchmarks.marian --against=transformers --rounds=5 --out=benchmarks/results/translation_cpu.json
 
@@ -8,6 +8,7 @@ caches, and Sanger's model with `gaussian` and with `dot_product`.
 
 import argparse
 import dataclasses
+import functools
 import importlib
 import sys
 import tempfile
@@ -39,10 +40,10 @@ class Marian:
     """The model of the comparison.
 
     Attributes:
-      config: The config whose `model` it is.
+      config: The config of the model.
       model: The unbound model.
       params: Its random parameters.
-      source: Number of tokens of a source sentence.
+      source: Number of tokens in a source sentence.
     """
 
     config: Config
@@ -52,23 +53,20 @@ class Marian:
 
     @property
     def special(self) -> dict[str, int]:
-        """The special ids as opus-mt has them: the start equals the padding, the last id of the vocabulary."""
+        """The special ids, as in opus-mt: start and padding are the last id of the vocabulary."""
         last = self.model.target_vocabulary - 1
         return {"start": last, "end": 0, "pad": last}
 
     def sentences(self, batch: int) -> np.ndarray:
-        """Draws sources `(B, S)` of random words, all of the same length."""
+        """Draws sources `(B, S)` of random words."""
         return np.random.default_rng(0).integers(1, self.model.source_vocabulary - 1, (batch, self.source))
 
     def lengths(self, batch: int) -> np.ndarray:
-        """Gives the lengths of these sources."""
+        """Makes the lengths of these sources."""
         return np.full(batch, self.source, np.int32)
 
     def decoder_bytes(self) -> int:
-        """Counts the bytes of weights that a step reads.
-
-        These are the weights of the decoder and of the output, without those that project the sources' keys and values.
-        """
+        """Counts the bytes of weights that a step reads: decoder and output, but not the sources' keys and values."""
         decoder = [layer for name, layer in self.params.items() if name.startswith("decoder_")]
         sources = [block["cross"][name] for block in decoder for name in ("key", "value")]
         output = [layer for name, layer in self.params.items() if name in ("embed", "head_bias")]
@@ -77,16 +75,16 @@ class Marian:
 
 @measurements.program(
     __doc__,
-    cli.flag("--against", choices=["transformers"], help="see requirements-parity.txt; default nothing"),
-    cli.flag("--source", type=cli.count, default=32, help="tokens of a source, and of a target in training"),
-    cli.flag("--tokens", type=cli.count, default=64, help="tokens of every target that is searched, exactly"),
-    cli.flag("--again", type=cli.count, default=128, help="tokens of the target that is searched without caches"),
+    cli.flag("--against", choices=["transformers"], help="the opponent, from requirements-parity.txt; default none"),
+    cli.flag("--source", type=cli.count, default=32, help="tokens in a source, and in a target in training"),
+    cli.flag("--tokens", type=cli.count, default=64, help="exact number of tokens in every target of a search"),
+    cli.flag("--again", type=cli.count, default=128, help="tokens in the target of the search without caches"),
     cli.flag("--vocabulary", type=cli.count, default=58_101, help="size of the vocabulary"),
     measure.rounds(5),
     cli.OVERRIDES,
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:
-    """Yields the figures of searches, training and projection attention."""
+    """Yields the results of searches, training and projection attention."""
     packages = ("torch", flags.against) if flags.against else ()
     result = measure.with_versions(packages, "requirements-parity.txt")
     marian = build(loading.resolve(CONFIG, {"model.pretrained": ""} | flags.overrides)[0], flags)
@@ -118,9 +116,9 @@ def initialised(config: Config, vocabulary: int, *lengths: int) -> tuple[Encoder
 
 
 def searches(marian: Marian, theirs: str, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yields for greedy and beam search of each batch the seconds of both, their ratio, and a step's speed.
+    """Yields the seconds, their ratio, and the speed of our steps, for greedy and beam search of each batch.
 
-    A step's bytes are those of the weights. The bytes of the caches, which are fewer, are not counted.
+    A step reads the bytes of the weights; those of the caches, which are fewer, are not counted.
     """
     roof = measure.Roof.measured(jnp.float32)
     calls = {"bench": _our_search(marian)}
@@ -130,7 +128,7 @@ def searches(marian: Marian, theirs: str, flags: argparse.Namespace) -> Iterator
     for beams in BEAMS:
         for batch in BATCHES:
             source = marian.sentences(batch)
-            runs = {name: lambda call=call: call(source, beams, flags.tokens) for name, call in calls.items()}  # noqa: B023
+            runs = {name: functools.partial(call, source, beams, flags.tokens) for name, call in calls.items()}
             times = measure.in_turn(runs, flags.rounds, BUDGET)
             seconds = measure.medians(times)
             yield {
@@ -153,7 +151,7 @@ def _our_search(marian: Marian) -> Callable[[np.ndarray, int, int], np.ndarray]:
 
 
 def _same(calls: dict[str, Callable[[], np.ndarray]]) -> float:
-    """Computes the mean fraction of tokens in which the other searches agree with the first."""
+    """Computes the mean share of tokens in which the other searches agree with the first."""
     first, *others = (call() for call in calls.values())
     return float(np.mean([np.mean(first == targets) for targets in others])) if others else 1.0
 
@@ -195,7 +193,7 @@ def again(marian: Marian, flags: argparse.Namespace) -> dict[str, Any]:
 
 
 def training(marian: Marian, theirs: str, flags: argparse.Namespace) -> dict[str, Any]:
-    """Measures tokens a second of sources and targets in a step of 16 sentences, with the losses of all steps."""
+    """Measures source and target tokens per second in steps of 16 sentences, with the losses of all steps."""
     batch, source = BATCHES[-1], marian.sentences(BATCHES[-1])
     target = np.roll(source, 1, axis=0)
     read = np.concatenate([np.full((batch, 1), marian.special["start"]), target[:, :-1]], axis=1)
@@ -216,7 +214,7 @@ def training(marian: Marian, theirs: str, flags: argparse.Namespace) -> dict[str
 
 
 def projection(overrides: dict[str, str], flags: argparse.Namespace) -> dict[str, Any]:
-    """Measures seconds of a training step of Sanger's model with projection attention and with dot products."""
+    """Measures seconds per training step of Sanger's model, with projection attention and with dot products."""
     runs = {}
     for attention in ("dot_product", "gaussian"):
         config = loading.resolve(f"{PROJECTION}:{attention}", overrides)[0]
@@ -235,7 +233,7 @@ def projection(overrides: dict[str, str], flags: argparse.Namespace) -> dict[str
 def _step(
     config: Config, model: EncoderDecoder, params: dict, source: np.ndarray, read: np.ndarray, target: np.ndarray
 ) -> Callable[[], float]:
-    """Makes a call that takes a config's training step on the same batch and gives the mean loss."""
+    """Makes a call that takes a config's training step on the same batch and returns the mean loss."""
 
     def loss(params: dict, batch: tuple, key: jax.Array | None) -> dict[str, jax.Array]:
         logits = model.apply({"params": params}, *batch[:3], True, rngs={"dropout": key})
@@ -248,7 +246,7 @@ def _step(
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """Writes the figures as tables."""
+    """Writes the results as a table and sentences."""
     again, training, projection = (result[name] for name in ("again", "training", "projection"))
     speed = ", ".join(f"{name} {value:,.0f}" for name, value in training["tokens_per_second"].items())
     cache, gaussian = measure.spread(again["times_faster"]), measure.spread(projection["gaussian_over_dot_product"])

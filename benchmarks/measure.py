@@ -1,4 +1,4 @@
-"""How benchmarks measure: programs are compiled once and timed in turn, in rounds; memory is as planned by XLA."""
+"""Measuring: programs are compiled once and timed in turn, in rounds; memory is what XLA plans."""
 
 import dataclasses
 import statistics
@@ -18,19 +18,19 @@ from train import cli
 from train.run import workdir
 
 ROOT = Path(__file__).parent.parent  # the checkout, in which programs are started
-SHORTEST = 0.02  # seconds; a shorter call is repeated within a round
-SHORT = 1.0  # seconds; a shorter call runs once, uncounted, before it is timed
+SHORTEST = 0.02  # seconds; shorter calls are repeated within a round
+SHORT = 1.0  # seconds; shorter calls run once, uncounted, before they are timed
 
 PRECISION = cli.flag("--precision", default="float32", choices=("float32", "bfloat16"), help="precision of computing")
 
 
 def rounds(default: int) -> Callable[[cli.Parser], Any]:
     """Declares the flag `--rounds`."""
-    return cli.flag("--rounds", type=cli.count, default=default, help="rounds of measuring, in which all take turns")
+    return cli.flag("--rounds", type=cli.count, default=default, help="number of rounds, in which all take turns")
 
 
 def with_versions(packages: Iterable[str], file: str) -> dict[str, Any]:
-    """Collects what a result says of versions, with those of packages that only benchmarks need.
+    """Collects versions for a result, including those of packages that only benchmarks need.
 
     Raises:
       UsageError: A package is not installed; the requirements in `file` add it.
@@ -47,8 +47,8 @@ class Program:
 
     Attributes:
       call: Runs the computation once and returns its result without waiting for it.
-      temp: Bytes of XLA's temporary buffers; None for a program of another library.
-      peak: Bytes that it needs at once, as planned by XLA: arguments, results and temporary buffers.
+      temp: Bytes of XLA's temporary buffers; None for programs of other libraries.
+      peak: Bytes that XLA plans for arguments, results and temporary buffers together.
     """
 
     call: Callable[[], Any]
@@ -71,10 +71,10 @@ Ratio = dict[str, float]  # median, least and greatest of the rounds
 def in_turn(calls: Mapping[str, Callable[[], Any]], rounds: int, budget: float) -> Times:
     """Times each call in each round, in seconds; calls take turns, so that drift of the machine affects all.
 
-    A short call runs once more, uncounted, before it is timed: memory that another call has just freed would slow it.
+    A short call runs once more, uncounted, before it is timed, since memory that another call just freed slows it.
 
     Args:
-      budget: Seconds after which a call takes part in no more rounds; it takes part in at least three.
+      budget: Seconds after which a call takes part in no further round; each takes part in at least three.
     """
     repeats = {name: _repeats(call) for name, call in calls.items()}
     times: Times = {name: [] for name in calls}
@@ -93,7 +93,7 @@ def medians(times: Times) -> dict[str, float]:
 
 
 def ratio(times: Times, name: str, baseline: str) -> Ratio | None:
-    """Computes the ratio of seconds, round by round; None where one of the two has no times."""
+    """Computes the ratio of seconds, round by round; None if one of the two has no times."""
     pairs = list(zip(times.get(name, ()), times.get(baseline, ()), strict=False))
     if not pairs:
         return None
@@ -102,13 +102,13 @@ def ratio(times: Times, name: str, baseline: str) -> Ratio | None:
 
 
 def _repeats(call: Callable[[], Any]) -> int:
-    """Counts how often to repeat a call within a round, judged by its second run where the first is short."""
+    """Chooses how often a call is repeated within a round; if its first run is short, by its second one."""
     first = seconds(call)
     return 1 if first > SHORTEST else max(1, round(SHORTEST / seconds(call)))
 
 
 def seconds(call: Callable[[], Any], repeats: int = 1) -> float:
-    """Times a call in seconds, as the mean of several one after the other."""
+    """Times a call in seconds, as the mean of consecutive repeats."""
     started = time.perf_counter()
     for _ in range(repeats):
         out = call()
@@ -123,17 +123,17 @@ def seconds_of_process(arguments: Sequence[str], environment: Mapping[str, str])
 
 
 def bytes_of(tree: Any) -> int:
-    """Counts the bytes of all arrays of a tree."""
+    """Counts the bytes of a tree's arrays."""
     return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
 @dataclasses.dataclass(frozen=True)
 class Roof:
-    """The most that the device can do, as measured: products of matrices, and reading with writing.
+    """The measured limits of the device: products of matrices, and reading with writing.
 
     Attributes:
-      flops: Floating-point operations a second.
-      bandwidth: Bytes a second.
+      flops: Floating-point operations per second.
+      bandwidth: Bytes per second.
     """
 
     flops: float
@@ -141,7 +141,7 @@ class Roof:
 
     @classmethod
     def measured(cls, dtype: Any) -> "Roof":
-        """Measures a product of two large square matrices, and adding 1 to a large array."""
+        """Measures the product of two large square matrices, and the addition of 1 to a large array."""
         big = jax.default_backend() != "cpu"
         side, length = (8192, 2**28) if big else (2048, 2**26)
         matrix = jnp.ones((side, side), dtype)
@@ -158,11 +158,11 @@ class Roof:
         return cls(2 * side**3 / fastest[0], 2 * length * jnp.dtype(dtype).itemsize / fastest[1])
 
     def seconds(self, flops: float, bytes_: float) -> float:
-        """Computes the least time in which this work can be done."""
+        """Computes the least time for this work."""
         return max(flops / self.flops, bytes_ / self.bandwidth)
 
     def of_step(self, seconds: float, weights: int, tokens: int) -> dict[str, float]:
-        """Computes the figures of a decoding step that reads bytes of float32 weights for so many tokens."""
+        """Computes the figures of a decoding step that reads float32 weights, in bytes, for a number of tokens."""
         return {
             "milliseconds_a_step": 1e3 * seconds,
             "weight_bytes_a_step": weights,
@@ -173,5 +173,5 @@ class Roof:
 
 
 def spread(ratio: Ratio | None) -> str:
-    """Writes the median of ratios with the least and the greatest; '' without ratios."""
+    """Writes the median of ratios, with the least and the greatest; '' without ratios."""
     return f"{ratio['median']:.2f} ({ratio['least']:.2f} – {ratio['greatest']:.2f})" if ratio else ""

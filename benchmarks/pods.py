@@ -2,9 +2,9 @@
 
     python -m benchmarks.pods --keep=benchmarks/results/pods_cpu.json --out=benchmarks/results/pods_cpu.json
 
-It needs requirements-tpu.txt, in a separate environment. The models are those of the configs with the papers' sizes,
-and two GPTs with the block of today's models on 8,192 tokens. Slices that are too small for the state and the gradients
-alone are skipped.
+The program needs requirements-tpu.txt, in a separate environment. The models are those of the configs with the papers'
+sizes, and two GPTs with the block of today's models on 8,192 tokens. Slices that are too small even for the state and
+the gradients are skipped.
 """
 
 import argparse
@@ -41,13 +41,13 @@ TODAY = {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model whose smallest slice is looked for.
+    """A model whose smallest slice is wanted.
 
     Attributes:
-      config: The file in `configs/`.
-      specs: The attention mechanisms, the argument of the config.
-      overrides: What differs from the config.
-      sequences: How many sequences a step has at least, one at a time on a chip; 0 for the config's batch.
+      config: The name of a file in `configs/`.
+      specs: The attention mechanisms, as arguments of the config.
+      overrides: Fields that differ from the config.
+      sequences: Fewest sequences in a step, of which a chip takes one at a time; 0 for the config's batch.
     """
 
     config: str
@@ -81,10 +81,10 @@ CASES = {
 @measurements.program(
     __doc__,
     cli.flag("--only", metavar="MODEL", choices=list(CASES), help="one model of the table; default all"),
-    cli.flag("--keep", type=Path, metavar="FILE", help="results whose rows are taken and not compiled again"),
+    cli.flag("--keep", type=Path, metavar="FILE", help="results whose rows are kept and not compiled again"),
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:
-    """Yields the rows so far after each of them."""
+    """Yields all rows so far after each new one."""
     there = flags.keep is not None and flags.keep.is_file()
     rows = json.loads(flags.keep.read_text(encoding="utf-8"))["rows"] if there else []
     kept = {(row["name"], row["attention"]) for row in rows}
@@ -95,10 +95,10 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 
 def smallest(case: Case, spec: str) -> dict[str, Any]:
-    """Finds what a step takes on the smallest slice that it fits on, and what it would take on smaller ones.
+    """Finds the smallest slice that a step fits on and its memory there, and what the step needs on smaller slices.
 
     Raises:
-      UsageError: it fits on no slice of one pod.
+      UsageError: The step fits on no slice of a pod.
     """
     tried: list[dict[str, Any]] = []
     for shape in topology.SHAPES[CHIP]:
@@ -127,7 +127,7 @@ def smallest(case: Case, spec: str) -> dict[str, Any]:
 
 
 def overrides(case: Case, devices: int) -> dict[str, str]:
-    """Makes the overrides for a number of chips; where sequences are counted, a chip has one at a time."""
+    """Makes the overrides for a number of chips; if sequences are counted, each chip takes one at a time."""
     if not case.sequences:
         return case.overrides
     batch = max(case.sequences, devices)
@@ -136,7 +136,7 @@ def overrides(case: Case, devices: int) -> dict[str, str]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Writes a row for each model and mechanism, with gigabytes for each chip."""
+    """Writes a row for each model and mechanism, with gigabytes per chip."""
     titles = ("", "attention", "parameters", "examples a step", "smallest slice", "GB a chip", "of it state")
     return plain_markdown((*titles, "on the next smaller"), map(_cells, rows))
 

@@ -2,7 +2,7 @@
 
     taskset -c 0 python -m benchmarks.profile_step --config=configs/vit_cifar100.py --config.data.data_dir=DIR
 
-Run it on one core, so that the durations of operations add up to that of the step.
+Run it on one core, so that the durations of operations add up to the step's.
 """
 
 import argparse
@@ -31,7 +31,7 @@ INSTRUCTION = re.compile(r"%([\w.\-]+) = .*")
 @cli.program(
     __doc__,
     cli.flag("--config", default="configs/vit_digits.py", metavar="FILE[:ARGUMENT]", help="the model"),
-    cli.flag("--steps", type=cli.count, default=3, help="number of steps that are traced"),
+    cli.flag("--steps", type=cli.count, default=3, help="number of traced steps"),
     cli.OVERRIDES,
 )
 def main(flags: argparse.Namespace) -> None:
@@ -85,7 +85,7 @@ def by_kind(program: str, times: dict[str, float]) -> collections.Counter[str]:
 
 
 def _kind(line: str, body: str) -> str:
-    """Tells what an instruction does, from its place in the program and the operations fused into it."""
+    """Classifies an instruction by its place in the program and the operations fused into it."""
     name = (re.search(r'op_name="([^"]*)"', line) or ["", ""])[1]
     inside, direction = "while" in name, "backward" if "transpose(jvp" in name else "forward"
     if " dot(" in body:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.replicas --replicas=5 --rounds=7 --steps=200 --out=benchmarks/results/replicas_cpu.json
 
-Steps are timed in one process, in turn, round after round. Whole runs are processes of `python -m train.main`, timed
-from start to end with compilation; the cache of compiled programs is empty at first.
+Steps are timed in one process, in turn, round by round. Whole runs are processes of `python -m train.main`, timed from
+start to end with compilation; at first the cache of compiled programs is empty.
 """
 
 import argparse
@@ -30,14 +30,14 @@ CONFIGS = ("configs/vit_digits.py", "configs/gpt_pydoc.py")
 
 @measurements.program(
     __doc__,
-    cli.flag("--configs", nargs="*", default=CONFIGS, help="files, each with its model"),
+    cli.flag("--configs", nargs="*", default=CONFIGS, help="config files"),
     cli.flag("--replicas", type=cli.count, default=5, help="seeds trained together"),
     cli.flag("--rounds", type=cli.count, default=7, help="rounds of timing steps"),
-    cli.flag("--steps", type=int, default=200, help="steps of each whole run; 0 means no whole runs"),
+    cli.flag("--steps", type=int, default=200, help="steps of each whole run; 0 for no whole runs"),
     cli.OVERRIDES,
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:
-    """Yields the seconds of all configs."""
+    """Yields the results of all configs."""
     result: dict[str, Any] = {"replicas": flags.replicas, "configs": {}}
     for spec in flags.configs:
         config, _ = loading.resolve(spec, flags.overrides)
@@ -49,7 +49,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 
 def steady(config: Config, count: int, rounds: int) -> dict[str, Any]:
-    """Measures seconds of a step of all seeds together and of a step of each in turn, with their ratio by round."""
+    """Measures seconds of a step of all seeds together, and of a step of each in turn, with their ratio by round."""
     mesh, rate = sharding.make_mesh(config.mesh), config.optimizer.learning_rate
     with jax.set_mesh(mesh):
         steps = {
@@ -61,7 +61,7 @@ def steady(config: Config, count: int, rounds: int) -> dict[str, Any]:
 
 
 def _step(config: Config, contestants: list[Replicas]) -> Callable[[], Any]:
-    """Makes a call that takes one step of each contestant by the first one's program; the others' take as long."""
+    """Makes a call that takes a step of each contestant with the first one's program; the others' take as long."""
     setup = dataclasses.replace(Setup.of(config), replicas=contestants[0])
     with feeds.HostFeed(setup.replicas, setup.task.sources["train"]) as feed:
         rows, _ = feed.take(0, 1)
@@ -78,7 +78,7 @@ def _step(config: Config, contestants: list[Replicas]) -> Callable[[], Any]:
 
 
 def whole(spec: str, overrides: dict[str, str], count: int, steps: int) -> dict[str, Any]:
-    """Measures the seconds of one run of all seeds together, and of a run of each seed, as processes."""
+    """Measures the seconds of a process that trains all seeds together, and of processes that train one seed each."""
     flags = [f"--config={spec}", *(f"--config.{field}={text}" for field, text in overrides.items())]
     flags.append(f"--config.train.length={steps} steps")
     together = _seconds([[*flags, f"--config.train.replicas={count}"]])
@@ -94,7 +94,7 @@ def _seconds(programs: list[list[str]]) -> float:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """Writes the figures as a table."""
+    """Tabulates the results."""
     count, rows = result["replicas"], []
     for spec, measured in result["configs"].items():
         seconds, spread = measured["step"]["seconds"], measure.spread(measured["step"]["together_over_apart"])

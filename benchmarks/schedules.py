@@ -1,11 +1,11 @@
-"""Cycles of the TPU kernels by the compiler's own schedules, for chips that this machine does not have.
+"""Cycles of the TPU kernels by the compiler's own schedules, for described chips.
 
     python -m benchmarks.schedules --out=benchmarks/results/schedules_tpu.json
 
-libtpu compiles every Pallas kernel of the pairwise family, and JAX's own flash and splash attention, for described
-chips; nothing runs. A schedule is a list of bundles, of which a chip runs one a cycle. Bundles times how often they run
-are cycles without stalls: waiting for memory, and what XLA does around the kernels, do not count. Beside them are XLA's
-own estimates for `xla` and `chunked`. The program needs requirements-tpu.txt, in a separate environment.
+libtpu compiles every Pallas kernel of the pairwise family, and JAX's own flash and splash attention; nothing runs. A
+schedule is a list of bundles, of which a chip runs one per cycle. Bundles times their trips are cycles without stalls:
+they include neither waiting for memory nor XLA's work around the kernels. For `xla` and `chunked`, the program adds up
+XLA's own estimates. It needs requirements-tpu.txt, in a separate environment.
 """
 
 import argparse
@@ -27,18 +27,18 @@ from benchmarks.measure import ROOT
 from train import cli
 
 CHIPS = ("v5e", "v6e")
-CLOCK = 1.5e9  # of a v5e: 197 TFLOP/s are 4 units of 128 x 128 multiply-adds
-KINDS = {"TPU v5 lite": "v5e", "TPU v5e": "v5e"}  # as jax names chips whose clock is known
+CLOCK = 1.5e9  # Hz of a v5e, whose 4 units of 128 x 128 multiply-adds do 197 TFLOP/s
+KINDS = {"TPU v5 lite": "v5e", "TPU v5e": "v5e"}  # JAX's names of chips whose clock is known
 RECORD = ROOT / "benchmarks/results/schedules_tpu.json"
 PUBLISHED = 6.0994e-3  # seconds of the product of 8,192 x 8,192 in bfloat16 on a v5e: JAX's page on Pallas matmul
 NETWORKS = {"neural(dim=2)": (2, 1), "neural(dim=16)": (16, 8), "neural(dim=None)": (64, 32)}
 LENGTHS = (1024, 4096, 16384)
-SHORT = 256  # tokens, for which the pairwise kernels have no schedule
+SHORT = 256  # tokens; the pairwise kernels have no schedule for so few
 BY_XLA = ("dot_product, xla", "dot_product, chunked", *(f"{spec}, chunked" for spec in NETWORKS))
 WIDE = {"v5e": 128, "v6e": 256}  # rows and columns of a matrix unit
 PASSES = ("forward", "backward")
 NAMES = ("pallas", "xla", "chunked")
-VECTOR, TRANSCENDENTAL = 4 * 1024, 1024  # numbers that a bundle's vector slots, and its exponential slot, take
+VECTOR, TRANSCENDENTAL = 4 * 1024, 1024  # numbers that a bundle's vector slots and its exponential slot process
 
 
 @measurements.program(
@@ -47,7 +47,7 @@ VECTOR, TRANSCENDENTAL = 4 * 1024, 1024  # numbers that a bundle's vector slots,
     cli.flag("--only", nargs="+", default=[], help="rows, such as splash(512); default all"),
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:
-    """Yields the schedules, compiled for each chip in a process of its own.
+    """Yields the schedules, compiled for each chip in a separate process.
 
     Raises:
       UsageError: The compiler is not installed, or there is no such row.
@@ -64,7 +64,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 
 def compiled(module: str, chip: str, names: list[str]) -> Iterator[dict[str, Any]]:
-    """Yields what a module of `benchmarks.compilers` prints for one chip, in a process of its own."""
+    """Yields what a module of `benchmarks.compilers` prints for a chip, in a separate process."""
     command = [sys.executable, "-m", f"benchmarks.compilers.{module}", chip, *names]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         yield from map(json.loads, process.stdout or ())
@@ -73,12 +73,12 @@ def compiled(module: str, chip: str, names: list[str]) -> Iterator[dict[str, Any
 
 
 def by_name(result: dict[str, Any], chip: str) -> dict[str, dict[str, Any]]:
-    """Gives the contestants of a chip that compiled, by name."""
+    """Finds the contestants of a chip that compiled, by name."""
     return {row["name"]: row for row in result["chips"][chip] if "kernels" in row}
 
 
 def cycles(row: dict[str, Any], tokens: int, which: str = "") -> float:
-    """Counts the bundles for each pair that the mask allows, of both passes or of one; NaN if it was not compiled."""
+    """Counts the bundles per pair that the mask allows, in both passes or one of them; NaN if not compiled."""
     chosen = [k for k in row["kernels"] if not which or _pass(k["name"]) == which]
     if not all(str(tokens) in kernel["tokens"] for kernel in chosen):
         return float("nan")
@@ -90,22 +90,22 @@ def _pass(kernel: str) -> str:
 
 
 def spills(row: dict[str, Any], which: str = "") -> int:
-    """Counts the spilled registers in one run of the regions that visit pairs."""
+    """Counts the registers spilled in one run of the regions that visit pairs."""
     chosen = [k for k in row["kernels"] if not which or _pass(k["name"]) == which]
     return sum(max(r["slots"][SPILLS] for r in kernel["regions"]) for kernel in chosen)
 
 
 def best(result: dict[str, Any], chip: str, tokens: int) -> str:
-    """Names the faster of flash and splash attention."""
+    """Names the fastest row of flash and splash attention."""
     rows = {n: cycles(r, tokens) for n, r in by_name(result, chip).items() if n.startswith(("flash", "splash"))}
     return min((n for n, x in rows.items() if not math.isnan(x)), key=rows.__getitem__)
 
 
 def predicted(result: dict[str, Any], chip: str) -> dict[tuple[str, int], dict[str, float]]:
-    """Predicts the cycles that each implementation takes for a pair in both passes, by mechanism and number of tokens.
+    """Predicts each implementation's cycles per pair in both passes, by mechanism and number of tokens.
 
-    `pallas` by the schedules of its kernels, which for dot products are JAX's splash attention; `xla` and `chunked` by
-    XLA's estimates of its own instructions.
+    Predictions for `pallas` come from the schedules of its kernels, which for dot products are JAX's splash attention;
+    those for `xla` and `chunked` are XLA's estimates.
     """
     kernels, cases = by_name(result, chip), {}
     estimates = {row["name"]: row["estimates"] for row in result["chips"][chip] if "estimates" in row}
@@ -121,14 +121,14 @@ def predicted(result: dict[str, Any], chip: str) -> dict[tuple[str, int], dict[s
 
 
 def _row(spec: str, tokens: int) -> str:
-    """Names the row of a mechanism's kernels for so many tokens."""
+    """Names the row of a mechanism's kernels for a number of tokens."""
     if spec == "dot_product":
         return f"splash({min(tokens, 512)})" + ", two passes" * (tokens > 4096)
     return "neural(dim=2)" if spec == "neural" else spec
 
 
 def choices(result: dict[str, Any]) -> str:
-    """Writes the predictions among which `auto` chooses on a TPU."""
+    """Tabulates the predictions by which `auto` chooses on a TPU."""
     lines = [
         (chip, f"`{spec}`", f"{tokens:,}", *(f"{found[name]:.4f}" if name in found else "" for name in NAMES))
         for chip in result["chips"]
@@ -138,11 +138,11 @@ def choices(result: dict[str, Any]) -> str:
 
 
 def roofline(result: dict[str, Any], chip: str, spec: str, which: str) -> dict[str, float]:
-    """Computes the least cycles for each pair that every unit needs for this algorithm, in bfloat16 with values of 64.
+    """Computes the fewest cycles per pair that each unit needs for this algorithm, in bfloat16 with values of 64.
 
-    Vectors: sums, activations, softmax, and with few weights the layers; both passes as `jax.vjp` differentiates them.
-    Products: with many weights the layers, and always those with values, each of 1 row for `WIDE` pairs. The rate of
-    the matrix units is that of a large product by the same schedules.
+    Vector units compute sums, activations, softmax and, if weights are few, the layers; both passes are as `jax.vjp`
+    differentiates them. Matrix units compute products with values and, if weights are many, the layers; each product
+    has 1 row for `WIDE` pairs. Their rate is that of a large product by the same schedules.
     """
     units, outputs = NETWORKS[spec]
     product = by_name(result, chip)["matrix product"]["kernels"][0]["tokens"]["8192"]["bundles"]
@@ -167,7 +167,7 @@ def roofline(result: dict[str, Any], chip: str, spec: str, which: str) -> dict[s
 
 
 def table(result: dict[str, Any], chip: str) -> str:
-    """Writes every contestant's cycles for a pair by length, against the best opponent and against the roofline."""
+    """Tabulates every contestant's cycles per pair by length, ratios to the best opponent, and spills."""
     lines, rows = [], by_name(result, chip)
     for name, row in rows.items():
         if name == "matrix product":
@@ -182,7 +182,7 @@ def table(result: dict[str, Any], chip: str) -> str:
 
 
 def roofline_table(result: dict[str, Any]) -> str:
-    """Writes each of our kernels' cycles for a pair at 16,384 tokens, its roofline, and which unit sets it."""
+    """Tabulates each of our kernels' cycles per pair at 16,384 tokens, its roofline, and the unit that sets it."""
     lines = []
     for chip in result["chips"]:
         rows = by_name(result, chip)
@@ -199,14 +199,14 @@ def roofline_table(result: dict[str, Any]) -> str:
 
 
 def against(measured: dict[str, Any], kind: str) -> str:
-    """Compares what `benchmarks.attention` measured of our kernels on a TPU with what their schedules predict.
+    """Compares measurements of our kernels on a TPU with the predictions of their schedules.
 
     Args:
-      measured: Its result, with `shape` and rows of either pass.
-      kind: What jax calls the device.
+      measured: A result of `benchmarks.attention`, with `shape` and the rows of both passes.
+      kind: JAX's name of the device.
 
     Returns:
-      A table; '' where nothing was predicted of the device or the shape: bfloat16, causal, heads of 64.
+      A table; '' without predictions for the device or the shape (bfloat16, causal, heads of 64).
     """
     chip, shape = KINDS.get(kind), measured["shape"]
     like = (shape["dtype"], shape["causal"], shape["width"]) == ("bfloat16", True, 64) and shape["length"] in LENGTHS
@@ -225,13 +225,13 @@ def against(measured: dict[str, Any], kind: str) -> str:
 
 
 def check(result: dict[str, Any]) -> tuple[float, float]:
-    """Gives the predicted and the published milliseconds of a large matrix product on a v5e."""
+    """Computes the predicted and the published milliseconds of a large matrix product on a v5e."""
     product = by_name(result, "v5e")["matrix product"]["kernels"][0]["tokens"]["8192"]["bundles"]
     return 1e3 * product / CLOCK, 1e3 * PUBLISHED
 
 
 def numbers(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields the name and the text of every number that stands in a sentence."""
+    """Yields the names and texts of the numbers in sentences."""
     predicted, published = check(result)
     yield "schedules product predicted", f"{predicted:.2f}"
     yield "schedules product published", f"{published:.2f}"

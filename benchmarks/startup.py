@@ -2,7 +2,7 @@
 
     python -m benchmarks.startup --out=benchmarks/results/startup_cpu.json
 
-Each time is that of a new process: the first has an empty cache folder, the second the folder that the first filled.
+Each time is that of a new process: the first has an empty cache folder, the second uses what the first left there.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from analysis.tables import plain_markdown
 from benchmarks import measure
 
 CONFIGS = ("vit_digits", "gpt_pydoc")
-# The command of a run, which exits at the end of its first step.
+# A run that exits at the end of its first step.
 FIRST_STEP = """
 import os, sys
 from train import main
@@ -37,7 +37,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 
 def seconds(name: str, rounds: int) -> dict[str, list[float]]:
-    """Times each round with a cold and a warm cache, in seconds; text is tokenised before the first round."""
+    """Times rounds with a cold and a warm cache, in seconds; text is tokenised before the first round."""
     by_cache: dict[str, list[float]] = {"cold": [], "warm": []}
     with tempfile.TemporaryDirectory() as folder:
         texts = f"--config.data.cache_dir={folder}/texts"
@@ -62,7 +62,7 @@ def first_step(name: str, cache: Path, texts: str) -> float:
 
 
 def table(found: dict[str, dict[str, list[float]]]) -> str:
-    """Writes the medians as a Markdown table."""
+    """Tabulates the medians."""
     lines = []
     for name, times in found.items():
         cold, warm = (statistics.median(times[which]) for which in ("cold", "warm"))

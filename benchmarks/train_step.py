@@ -1,9 +1,9 @@
-"""Time of the jitted training step, of the whole loop around it, and of the same model in Keras 3 and PyTorch.
+"""The time of the jitted training step, of the whole loop around it, and of the same model in Keras 3 and PyTorch.
 
     python -m benchmarks.train_step --config=configs/vit_cifar100.py --config.data.data_dir=DIR --against=keras,torch
     python -m benchmarks.train_step --config=configs/gpt_pydoc.py --against=torch,torch_compiled
 
-Everything is measured in turn within one process, round after round, since machines drift; medians are over rounds.
+Contestants take turns within one process, round by round, since the speed of machines drifts; medians are over rounds.
 """
 
 import argparse
@@ -48,33 +48,28 @@ INPUTS = {"vit": ("image", "label"), "gpt": ("tokens", "targets")}  # the arrays
 @measurements.program(
     __doc__,
     cli.flag("--config", default="configs/vit_digits.py", metavar="FILE[:ARGUMENT]", help="the model"),
-    cli.flag("--against", default="", help=f"{', '.join(AGAINST)}: see requirements-bench.txt"),
+    cli.flag("--against", default="", help=f"any of {', '.join(AGAINST)}, from requirements-bench.txt"),
     measure.rounds(5),
     cli.flag("--steps", type=cli.count, default=4, help="steps of each contestant in a round"),
     cli.OVERRIDES,
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:
-    """Yields the seconds of the step and the loop, and of other stacks."""
+    """Yields the results of the step and the loop, and of other stacks."""
     config, _ = loading.resolve(flags.config, flags.overrides)
     others = [name for name in flags.against.split(",") if name]
     for name in others:
         check_known("--against", name, AGAINST)
     packages = sorted({name.removesuffix(COMPILED) for name in others})
     result = measure.with_versions(packages, "requirements-bench.txt")
-    result["loop"] = loop_against_step(config, flags.rounds, flags.steps)
+    with silent_training(config) as opened:
+        result["loop"] = training_against_step(opened, flags.rounds, flags.steps)
     if others:
         result["stacks"] = stacks(config, others, flags.rounds, flags.steps)
     yield result, markdown(result)
 
 
-def loop_against_step(config: Config, rounds: int, steps: int) -> dict[str, Any]:
-    """Measures seconds a step of the bare jitted step on one batch, and of the loop with data, logs and checks."""
-    with silent_training(config) as training:
-        return training_against_step(training, rounds, steps)
-
-
 def training_against_step(training: "SilentTraining", rounds: int, steps: int) -> dict[str, Any]:
-    """Measures seconds a step of a training that is open: the bare step's and the loop's, in turn."""
+    """Measures in turn the seconds per step of the bare jitted step, and of the loop with data, logs and checks."""
     most = min(steps, training.feed.most)
     rows, _ = training.feed.take(training.run.step, most)
     times: dict[str, list[float]] = {"step": [], "loop": []}
@@ -87,7 +82,7 @@ def training_against_step(training: "SilentTraining", rounds: int, steps: int) -
 
 
 def spread_of(ratios: list[float]) -> dict[str, float]:
-    """Gives the median, the least and the greatest of ratios."""
+    """Computes the median, the least and the greatest of ratios."""
     return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
 
 
@@ -96,7 +91,7 @@ ENDLESS = {"length": "1000000000 steps", "eval_every": "0 steps", "checkpoint_ev
 
 @contextlib.contextmanager
 def silent_training(config: Config) -> Iterator["SilentTraining"]:
-    """Opens a training in a folder of its own, and takes its first steps, which compile."""
+    """Opens a training in a temporary folder, and takes its first steps, which compile."""
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, **ENDLESS))
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as opened:
         training = SilentTraining(config, Path(folder), opened)
@@ -130,13 +125,17 @@ class SilentTraining:
         return (time.perf_counter() - started) / steps
 
     def bare(self, rows: Any, count: int) -> TrainState:
-        """Takes the steps of batches that are on the devices, with nothing around them."""
+        """Takes steps on batches that are already on the devices, with nothing around them."""
         self.state, _ = self.program(self.state, rows, count)
         return self.state
 
 
 def stacks(config: Config, others: list[str], rounds: int, steps: int) -> dict[str, Any]:
-    """Trains the same model, weights and batches with plain AdamW in each stack: seconds a step, and all losses."""
+    """Trains the same model with plain AdamW in each stack, from the same weights on the same batches.
+
+    Returns:
+      The median seconds per step, ratios, all losses, and the work of a step.
+    """
     plain = dataclasses.replace(config.optimizer, name="adamw", schedule="constant", warmup="0 steps", clip=0.0)
     config = dataclasses.replace(config, optimizer=plain)
     task = tasks.of(config)
@@ -166,7 +165,7 @@ def _timed(step: Taker, batches: list[dict[str, np.ndarray]], inputs: tuple[str,
 
 
 def step_of(step: Step, params: Params, rate: float, seed: int = 0) -> Callable[[Any], float]:
-    """Gives a call that takes a training step on a batch, at a constant rate, and returns the mean loss."""
+    """Makes a call that takes a training step on a batch at a constant rate, and returns the mean loss."""
     constant = Rates(jnp.float32(rate), jnp.int32(0), jnp.int32(1))
     taken = jax.jit(functools.partial(step, key=step_key(seed), rates=constant), donate_argnames="state")
     state = step.init(jax.tree.map(jnp.copy, params))
@@ -180,7 +179,7 @@ def step_of(step: Step, params: Params, rate: float, seed: int = 0) -> Callable[
 
 
 def plain_step(config: Config, loss: LossFunction, params: Params) -> Callable[[Any], float]:
-    """Makes `step_of` a loss with a config's optimizer, without a schedule, clipping and weight decay."""
+    """Makes the `step_of` a loss with a config's optimizer, without schedule, clipping and weight decay."""
     plain = dataclasses.replace(config.optimizer, schedule="constant", clip=0.0, weight_decay=0.0)
     step = Step(loss, optimizer.optimizer(plain), functools.partial(optimizer.learning_rate, plain))
     return step_of(step, params, plain.learning_rate)
@@ -197,18 +196,22 @@ def _ours(config: Config, task: Task, params: Params) -> Taker:
 
 
 def peer_of(model: str, name: str) -> str:
-    """Names the module that has a model's twin in another stack, such as `torch_compiled`."""
+    """Names the module of a model's twin in another stack, such as `torch_compiled`."""
     return f"benchmarks.peers.{model}_{name.removesuffix(COMPILED)}"
 
 
 def _theirs(name: str, config: Config, task: Task, params: Params) -> Taker:
-    make_step = importlib.import_module(peer_of(config.model.name, name)).make_step
-    options = {"compiled": True} if name.endswith(COMPILED) else {}
-    return make_step(params, task.model, config.optimizer.learning_rate, config.optimizer.weight_decay, **options)
+    peer, rates = importlib.import_module(peer_of(config.model.name, name)), config.optimizer
+    if name == "keras":
+        return peer.make_step(params, task.model, rates.learning_rate, rates.weight_decay)
+    from benchmarks.peers import torch_layers
+
+    twin = peer.twin(params, task.model)
+    return torch_layers.training_step(twin, rates.learning_rate, rates.weight_decay, name.endswith(COMPILED))
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """Writes the figures as tables."""
+    """Writes the results as tables."""
     seconds, ratio = result["loop"]["seconds"], result["loop"]["loop_over_step"]
     lines = [
         plain_markdown(("", "seconds a step"), ((name, f"{value:.4f}") for name, value in seconds.items())),
@@ -220,7 +223,7 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def stacks_table(stacks: dict[str, Any]) -> str:
-    """Writes the speed of each stack as a table."""
+    """Tabulates the speed of each stack."""
     titles = ("stack", "seconds a step", "times the bench's", f"{stacks['unit']}/s", "GFLOP/s")
     rows = []
     for name, seconds in stacks["seconds"].items():
@@ -230,7 +233,7 @@ def stacks_table(stacks: dict[str, Any]) -> str:
 
 
 def losses_table(stacks: dict[str, Any], steps: Collection[int] = ()) -> str:
-    """Writes the losses of each stack as a table, at some of the steps or at all."""
+    """Tabulates the losses of each stack, at some steps or at all."""
     rows = enumerate(zip(*stacks["losses"].values(), strict=True), 1)
     shown = ((step, *(f"{loss:.4f}" for loss in row)) for step, row in rows if not steps or step in steps)
     return plain_markdown(("step", *stacks["losses"]), shown)

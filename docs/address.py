@@ -1,4 +1,4 @@
-"""Where the project is kept: `docs/address.txt` holds its address, or nothing while it has none.
+"""The project's address, from `docs/address.txt`, which is empty while there is none.
 
 The pages take it through `python -m docs.figures`, the notebooks through `python -m notebooks.build --heads`, and the
 site through `docs/hooks.py`.
@@ -11,7 +11,7 @@ ARCHIVE = "attention-bench.zip"  # what `make archive` writes
 
 
 def begin(*commands: str) -> str:
-    """Writes the block of shell commands that begins with getting the project, and goes on in its folder."""
+    """Writes a block of shell commands that gets the project, and continues in its folder."""
     clone = [f"git clone {ADDRESS} attention-bench"] if ADDRESS else []
     return "\n".join(
         [

@@ -1,4 +1,4 @@
-"""Tables of what mechanisms can do, by what somebody needs, from the kept table of trials."""
+"""Tables of which mechanisms meet a need, from the kept table of trials."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ NEEDS = {
     "parity": "follow a state with two values, four times as long as in training",
     "permutations": "follow a state with six values, twice as long",
 }
-LISTED = 9  # mechanisms in a cell, at most
+LISTED = 9  # most mechanisms in a cell
 
 
 @functools.cache
@@ -27,12 +27,12 @@ def kept() -> TrialTable:
 
 
 def needs() -> str:
-    """Writes a row for each trial that was tried: which mechanisms can do it, and which cannot."""
+    """Writes a row for each need whose trial was run: the mechanisms that meet it, and those that do not."""
     rows = []
     for trial, need in NEEDS.items():
         if trial in kept().trials:
-            found = trials.able(kept(), trial)
-            rows.append((f"{need} (`{trial}`)", _listed(found.can), _listed(found.cannot), str(len(found.between))))
+            can, cannot, undecided = trials.able(kept(), trial)
+            rows.append((f"{need} (`{trial}`)", _listed(can), _listed(cannot), str(len(undecided))))
     return plain_markdown(("what you need", "can", "cannot", "undecided"), rows)
 
 
@@ -44,7 +44,7 @@ def caches() -> str:
 
 
 def numbers() -> Iterator[tuple[str, str]]:
-    """Yields the name and the text of numbers in sentences: means at each size."""
+    """Yields names and texts of the numbers in sentences: mean accuracies at each size."""
     for row in kept().rows:
         for name in trials.sizes(kept(), row["trial"]):
             if found := trials.reached(row, name):

@@ -1,4 +1,4 @@
-"""Writes the tables of the families of mechanisms: what each mechanism projects, and what a layer of it costs."""
+"""Tables of the families of mechanisms: the projections of each mechanism, and the costs of its layers."""
 
 import functools
 import re
@@ -15,7 +15,7 @@ WIDTH, HEADS, LENGTH = 512, 8, 1024
 
 @functools.cache
 def families() -> dict[str, list[str]]:
-    """Reads from the first table of `docs/mechanisms.md` the page of each family, and the names of its mechanisms."""
+    """Reads the page of each family, with the names of its mechanisms, from the first table of `docs/mechanisms.md`."""
     rows = ROW.findall(PAGE.read_text(encoding="utf-8"))
     return {page: [name for name in re.findall(r"`(\w+)`", names) if name not in ALIASES] for page, names in rows}
 

@@ -2,10 +2,11 @@
 
     python -m docs.figures
 
-A page says where a figure goes: `<!-- figures: NAME -->` stands before it and `<!-- end -->` behind it. A figure is a
-table on separate lines, or a number within a sentence. `figures()` has all names.
+In a page, a figure stands between `<!-- figures: NAME -->` and `<!-- end -->`. It is a table on separate lines, or a
+number within a sentence. `figures()` has all names.
 """
 
+import argparse
 import dataclasses
 import functools
 import json
@@ -29,6 +30,7 @@ from benchmarks import (
     endurance,
     inference,
     layers,
+    llama,
     marian,
     measure,
     pods,
@@ -39,7 +41,6 @@ from benchmarks import (
 from benchmarks import train_step as training
 from benchmarks.compilers import gpu
 from benchmarks.device import report as device
-from benchmarks.llama import __main__ as llama
 from benchmarks.peers import agreement
 from docs import address, choices, families
 from studies import declared, digits, kept, ledger, manual, precision, replication, runs, translations
@@ -48,16 +49,6 @@ from train import cli, mechanisms
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("**/*.md")))
 KEPT = ROOT / "docs/replication"
-CORES = ("dot_product", "super", "neural", "neural(dim=16)", "neural(dim=None)", "additive")
-WHOLE = {  # attention of whole models, and its name in pages: a vertical bar would end the cell of a table
-    "neural(dim=2)|dot_product": "first neural(dim=2)",
-    "neural(dim=16)|dot_product": "first neural(dim=16)",
-    "neural(dim=None)|dot_product": "first neural(dim=None)",
-    "neural(dim=2)": "neural(dim=2)",
-    "neural(dim=16)": "neural(dim=16)",
-    "neural(dim=None)": "neural(dim=None)",
-}
-
 CACHED = (  # the rows of the table of decode caches
     *("dot_product", "dot_product(kv_heads=4)", "dot_product(kv_heads=1)", "dot_product(latent=512)"),
     *("dot_product(latent=512, rotary=64)", "optimised", "efficient", "super", "gaussian", "additive"),
@@ -74,7 +65,7 @@ def load(name: str) -> Any:
 
 
 def tables() -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yields the name of every table, and the function that makes it."""
+    """Yields the name of every table with the function that makes it."""
     yield "begin", lambda: address.begin("make demo", "make test", ". .venv/bin/activate")
     yield "begin the tour", lambda: address.begin("make demo", ". .venv/bin/activate")
     yield "begin with make", lambda: address.begin("make demo")
@@ -84,7 +75,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "attention in short", lambda: attention_in_short(cores())
     yield "speed in short", speed_in_short
     yield "attention work", lambda: attention_work(cores())
-    yield "gpt in short", lambda: gpt_in_short(dict(of_layers()))
+    yield "gpt in short", gpt_in_short
     for model in ("gpt", "vit"):
         yield f"layers {model}", lambda model=model: layers.table(load("layers")[model])
     for file in ("train_step", "gpt_step"):
@@ -143,9 +134,8 @@ def of_evidence() -> Iterator[tuple[str, Callable[[], str]]]:
 
 
 def numbers() -> Iterator[tuple[str, str]]:
-    """Yields the name and the text of every number that stands in a sentence."""
-    yield from of_cores(cores())
-    yield from of_layers()
+    """Yields the names and texts of the numbers in sentences."""
+    yield from of_the_machine()
     yield from of_training_and_translation()
     yield from of_inference()
     yield "constant caches", choices.caches()
@@ -181,10 +171,7 @@ def numbers() -> Iterator[tuple[str, str]]:
 
 
 def blocks() -> str:
-    """Compares GPTs with two kinds of blocks after as many seconds of training as the faster took, and at the end.
-
-    Between two evaluations the bits are those on the line through them.
-    """
+    """Compares GPTs with two kinds of blocks at the end of the faster one, by linear interpolation, and of each."""
     curves: dict[int, dict[str, Any]] = {}
     for group in finished.find([ROOT / "benchmarks/results/gpt_blocks_cpu.json"]).groups:
         name = "gpt_modern_pydoc" if group.settings["model.norm_type"] == "rms" else "gpt_pydoc"
@@ -193,7 +180,10 @@ def blocks() -> str:
     ends = {seed: min(curve[-1][1] for curve in both.values()) for seed, both in curves.items()}
     lines = []
     for name in ("gpt_pydoc", "gpt_modern_pydoc"):
-        bits = [at_time(curves[seed][name], end) for seed, end in ends.items()]
+        bits = []
+        for seed, end in ends.items():
+            _, seconds, values = zip(*curves[seed][name], strict=True)
+            bits.append(float(np.interp(end, seconds, values)))
         last = mean(both[name][-1][2] for both in curves.values())
         lines.append((f"`{name}`", f"{mean(bits):.3f} ({min(bits):.3f} to {max(bits):.3f})", f"{last:.3f}"))
     when = f"when the faster ended, after {min(ends.values()):.0f} to {max(ends.values()):.0f} s"
@@ -201,7 +191,7 @@ def blocks() -> str:
 
 
 def of_surgery() -> Iterator[tuple[str, str]]:
-    """Yields the control of the studies of surgery by seed, and what it comes to without seed 0, which is not fresh."""
+    """Yields the surgeries' control by seed, and the verdicts without seed 0, whose control is not fresh."""
     for name, metric in (("surgery_multi30k", METRICS["bleu"]), ("surgery_wikitext2", METRICS["loss"])):
         first, *others = (metric.text(x, "+") for x in ledger.judged(name)["fresh linear projections"].differences)
         yield f"{name} control, seed 0", first
@@ -216,13 +206,8 @@ def of_surgery() -> Iterator[tuple[str, str]]:
             yield f"{what}, verdict", verdict.words
 
 
-def at_time(curve: Sequence[tuple[int, float, float]], seconds: float) -> float:
-    """Interpolates the value at a time on a curve of steps, seconds and values."""
-    return float(np.interp(seconds, [point[1] for point in curve], [point[2] for point in curve]))
-
-
 def parity(families: dict[str, dict[str, dict[str, float]]]) -> str:
-    """Compares families of published models with transformers'."""
+    """Compares published models' families with those of transformers."""
     rows = (
         (f"`{name}`", what, f"{row['largest']:.1f}", f"{row['difference']:.1e}")
         for name, compared in families.items()
@@ -236,16 +221,8 @@ def cores() -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in load("attention")["forward+backward"]}
 
 
-def of_cores(rows: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yields the figures of attention alone."""
-    baseline = rows[attention.BASELINE]
-    for spec in CORES:
-        row = rows[f"{spec}, chunked"]
-        yield f"{spec} time of PyTorch's", measure.spread(row["ratios"][attention.PYTORCH])
-        yield f"{spec} memory", f"{row['temp_bytes'] / baseline['temp_bytes']:.3f}"
-        yield f"{spec} times less memory", f"{baseline['temp_bytes'] / row['temp_bytes']:.0f}"
-        if paper := rows.get(f"{spec}, paper"):
-            yield f"{spec} paper time", f"{paper['ratios'][f'{spec}, chunked']['median']:.0f}"
+def of_the_machine() -> Iterator[tuple[str, str]]:
+    """Yields the machine's limits, and the memory of the longest sequence."""
     roof, longest = load("attention")["roof"], load("attention")["growth"][-1]["cores"]
     yield "roof GFLOP/s", f"{roof['flops'] / 1e9:.0f}"
     yield "roof GB/s", f"{roof['bandwidth'] / 1e9:.0f}"
@@ -254,17 +231,25 @@ def of_cores(rows: dict[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 def speed_in_short() -> str:
-    """Writes what the README says of speed on CPUs."""
-    found = dict([*of_cores(cores()), *of_layers(), *of_training_and_translation()])
-    times, memory = found["neural time of PyTorch's"], found["neural times less memory"]
-    gpt = f"{found['gpt neural(dim=2) time']} × the time, {found['gpt neural(dim=2) memory']} × the memory"
-    marian = f"{found['translation times faster']} times as fast, with the same tokens"
+    """Tabulates speed on CPUs in short."""
+    baseline, neural = (cores()[name] for name in (attention.BASELINE, "neural, chunked"))
+    times, memory = measure.spread(neural["ratios"][attention.PYTORCH]), baseline["temp_bytes"] / neural["temp_bytes"]
+    gpt = layers_of("gpt")["neural(dim=2)"]
+    marian = dict(of_training_and_translation())["translation times faster"]
     alone = "`neural`, whose MLP scores each pair: one layer's attention, forward and backward, 1,024 tokens"
     rows = (
         (alone, "PyTorch's fused dot product", f"{times} × the time"),
-        ("the same", "dot product of `jax.nn`", f"a {memory}th of the memory"),
-        ("a training step of a GPT with it in all 8 layers", "the same GPT with `dot_product`", gpt),
-        ("translating with a Marian of opus-mt's size", "Hugging Face on PyTorch", marian),
+        ("the same", "dot product of `jax.nn`", f"a {memory:.0f}th of the memory"),
+        (
+            "a training step of a GPT with it in all 8 layers",
+            "the same GPT with `dot_product`",
+            f"{gpt['ratio']['median']:.2f} × the time, {gpt['temp_ratio']:.2f} × the memory",
+        ),
+        (
+            "translating with a Marian of opus-mt's size",
+            "Hugging Face on PyTorch",
+            f"{marian} times as fast, with the same tokens",
+        ),
     )
     return plain_markdown(("what", "against", "measured"), rows)
 
@@ -283,17 +268,18 @@ def attention_in_short(rows: dict[str, dict[str, Any]]) -> str:
         "neural(dim=None)": "`neural(dim=None)`, hidden (64, 32)",
         "additive": "`additive`, 64 tanh units",
     }
-    values, lines = dict(of_cores(rows)), []
+    lines = []
     for spec, name in names.items():
-        ratios = rows[f"{spec}, chunked"]["ratios"]
-        times = (measure.spread(ratios[baseline]) for baseline in baselines.values())
-        lines.append((name, *times, values[f"{spec} memory"], values.get(f"{spec} paper time", "")))
+        row, paper = rows[f"{spec}, chunked"], rows.get(f"{spec}, paper")
+        times = (measure.spread(row["ratios"][baseline]) for baseline in baselines.values())
+        memory = f"{row['temp_bytes'] / rows[attention.BASELINE]['temp_bytes']:.3f}"
+        lines.append((name, *times, memory, f"{paper['ratios'][row['name']]['median']:.0f}" if paper else ""))
     titles = ("forward + backward", *baselines, "memory × `jax.nn`", "the paper's form takes … times as long")
     return plain_markdown(titles, lines)
 
 
 def attention_work(rows: dict[str, dict[str, Any]]) -> str:
-    """Writes the useful work of tiled attention, and its speed as a share of a large product's."""
+    """Tabulates the useful work of tiled attention, and its speed as a share of a large product's."""
     names = {
         "dot_product": "dot product",
         "neural": "neural, d′ = 2",
@@ -309,30 +295,24 @@ def attention_work(rows: dict[str, dict[str, Any]]) -> str:
     return plain_markdown(("core", "GFLOP", "GFLOP/s", "% of a large matrix product"), lines)
 
 
-def gpt_in_short(values: dict[str, str]) -> str:
-    """Compares a GPT with neural attention in every layer with the paper's, which has it in one layer."""
-    lines = []
+def gpt_in_short() -> str:
+    """Compares a GPT with neural attention in every layer with the paper's, which has one such layer."""
+    rows, lines = layers_of("gpt"), []
+    base = rows["dot_product"]["paper"]
     for name, spec in (("2", "neural(dim=2)"), ("16", "neural(dim=16)"), ("no projection", "neural(dim=None)")):
-        keys = (f"{spec} time", f"{spec} memory", f"first {spec} paper time", f"first {spec} paper memory")
-        lines.append((name, *(f"{values[f'gpt {key}']} ×" for key in keys)))
+        ours, paper = rows[spec], rows[f"{spec}|dot_product"]["paper"]
+        ratios = (ours["ratio"]["median"], ours["temp_ratio"], paper[1] / base[1], paper[0] / base[0])
+        lines.append((name, *(f"{ratio:.2f} ×" for ratio in ratios)))
     return plain_markdown(("d′", "time, ours", "memory, ours", "time, the paper", "memory, the paper"), lines)
 
 
-def of_layers() -> Iterator[tuple[str, str]]:
-    """Yields the figures of whole models with neural attention, relative to the same models with dot products."""
-    for model in ("gpt", "vit"):
-        rows = {row["attention"]: row for row in load("layers")[model]}
-        base = rows["dot_product"]["paper"]
-        for spec, name in WHOLE.items():
-            yield f"{model} {name} time", f"{rows[spec]['ratio']['median']:.2f}"
-            yield f"{model} {name} memory", f"{rows[spec]['temp_ratio']:.2f}"
-            if paper := rows[spec]["paper"]:
-                yield f"{model} {name} paper time", f"{paper[1] / base[1]:.2f}"
-                yield f"{model} {name} paper memory", f"{paper[0] / base[0]:.2f}"
+def layers_of(model: str) -> dict[str, dict[str, Any]]:
+    """Reads the rows of a whole model, by the attention in its layers."""
+    return {row["attention"]: row for row in load("layers")[model]}
 
 
 def of_training_and_translation() -> Iterator[tuple[str, str]]:
-    """Yields the figures of training steps in other stacks, and of Marian."""
+    """Yields the numbers of training steps in other stacks, and of Marian."""
     stacks, loop = load("train_step")["stacks"], load("train_step")["loop"]["loop_over_step"]
     for name in ("keras", "torch"):
         yield f"train_step {name}", f"{stacks['ratio_to_bench'][name]:.1f}"
@@ -356,14 +336,14 @@ def of_training_and_translation() -> Iterator[tuple[str, str]]:
 
 
 def mean_reached(name: str, spec: str, metric: str, split: str = "test", **fields: int) -> float:
-    """Computes the mean over seeds of a study's metric, at the best evaluation of each run that is in."""
+    """Computes the mean over seeds of a study's metric at the best evaluation of each kept run."""
     fields = {"model.attention": spec, **fields}
     (group,) = [group for group in kept.find(name).groups if fields.items() <= group.settings.items()]
     return mean(run.value(metric, split) for run in group.runs)
 
 
 def lead_on_digits(spec: str) -> str:
-    """Computes the paired difference of a mechanism's test accuracy to dot product's, in points, with its interval."""
+    """Computes a mechanism's paired lead over dot product in test accuracy, in points with its interval."""
     ours, baseline = (
         np.array([run["best"]["test"]["accuracy"] for run in load("digits")["runs"][name]])
         for name in (spec, "dot_product")
@@ -392,30 +372,30 @@ def channel_attention(kept: Sequence[dict[str, Any]]) -> str:
 
 
 def of_inference() -> Iterator[tuple[str, str]]:
-    """Yields ratios for the models in which attention is a visible share of the work: all but IMDB's."""
+    """Yields ratios for the models in which attention is a visible share of the work, all but IMDB's."""
     rows = [row for file in ("inference", "inference_cifar100") for row in load(file)["rows"]]
     for spec in ("optimised", "efficient", "super"):
         medians = sorted(
             row["ratio"]["median"] for row in rows if row["attention"] == spec and row["task"] != "classify_imdb"
         )
-        first = int(spec == "efficient")  # one line, whose rounds scatter, stands by itself
+        first = int(spec == "efficient")  # one line, whose rounds scatter, is reported by itself
         yield f"inference {spec}{' but for the least' * first}", f"{medians[first]:.2f} to {medians[-1]:.2f}"
         yield f"inference {spec} least", f"{medians[0]:.2f}"
 
 
 def of_operations() -> Iterator[tuple[str, str]]:
-    """Yields how much more standard attention takes than Efficient Attention, at the papers' sizes."""
+    """Yields by how much standard exceeds Efficient Attention at the papers' sizes."""
     ratios = [row["excess"] for row in load("flops")["settings"].values()]
     counted = [100 * row[count] for row in ratios for count in ("analytic", "compiled")]
     yield "flops excess", f"{min(counted):.0f} to {max(counted):.0f} %"
 
 
-def caches(width: int = 2048, heads: int = 16) -> str:
-    """Writes the bytes of some mechanisms' caches in bfloat16, in Markdown."""
-    whole, _ = mechanisms.cache_bytes("dot_product", width, heads)
+def caches() -> str:
+    """Tabulates the bytes of mechanisms' decode caches in bfloat16, for width 2,048 and 16 heads."""
+    whole, _ = mechanisms.cache_bytes("dot_product", 2048, 16)
     rows = []
     for spec in CACHED:
-        token, sequence = mechanisms.cache_bytes(spec, width, heads)
+        token, sequence = mechanisms.cache_bytes(spec, 2048, 16)
         share = f"{100 * token / whole:.1f} %" if token else ""
         rows.append((f"`{spec}`", *(f"{held:,}" if held else "" for held in (token, sequence)), share))
     return plain_markdown(("mechanism", "bytes a token", "bytes a sequence", "of `dot_product`"), rows)
@@ -423,12 +403,12 @@ def caches(width: int = 2048, heads: int = 16) -> str:
 
 @functools.cache
 def figures() -> dict[str, Callable[[], str]]:
-    """Gives the makers of all tables and numbers by name."""
+    """Collects the functions that make tables and numbers, by name."""
     return dict(tables()) | {name: lambda text=text: text for name, text in numbers()}
 
 
 def written(text: str) -> str:
-    """Rewrites all figures of a page as the files hold them.
+    """Replaces all figures of a page by those of the files.
 
     Raises:
       UsageError: A mark names a figure that does not exist.
@@ -442,17 +422,8 @@ def written(text: str) -> str:
     return runs.with_figures(text, figure)
 
 
-def parser() -> cli.Parser:
-    """Makes the parser of the flags, of which there are none."""
-    return cli.Parser(__doc__)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: write(parser().parse_args(arguments)))
-
-
-def write(_: Any) -> None:
+@cli.program(__doc__)
+def main(_: argparse.Namespace) -> None:
     """Writes all pages, and the ledger as CSV."""
     for page in PAGES:
         page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")

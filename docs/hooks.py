@@ -1,9 +1,9 @@
 """Adapts pages written for a forge to MkDocs: adds the pages outside docs/, and converts links and lists.
 
 Links lead to the same place as on a forge: to another page, or to a file of the repository at `repo_url`. Without a
-`repo_url`, links to files become plain text. A link that says a page's file says its title instead. A link to a missing
-file is an error, and so is an equation that KaTeX would not show. Marks in HTML comments are removed. Drawings get
-their sizes, so that the page does not jump while they load.
+`repo_url`, links to files become plain text. A link whose text is a page's file name gets the page's title. A link to a
+missing file is an error, and so is an equation that KaTeX would not show. Marks in HTML comments are removed. Drawings
+get their sizes, so that the page does not jump while they load.
 """
 
 import posixpath
@@ -31,7 +31,7 @@ FLAG = re.compile(r"<code>(-[^<\s]+)</code>")
 DRAWING = re.compile(r'<img alt="[^"]*" src="([^"]+\.svg)"')
 SCRIPT = re.compile(r"^\$\$.+|\b([A-Za-zΣ])_([a-z]{1,2})(?![A-Za-z0-9_])|\b(W)\^([A-Z])\b", re.MULTILINE)
 SIZE = re.compile(r'<svg [^>]*?width="([\d.]+)pt" height="([\d.]+)pt"')
-FITS = 490  # CSS pixels; a wider drawing cannot be read when it shrinks to a telephone's width
+FITS = 490  # CSS pixels; a wider drawing is illegible when it shrinks to a telephone's width
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -57,7 +57,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Keeps flags whole at the ends of lines, and sizes the drawings.
+    """Keeps flags whole at line ends, and sizes the drawings.
 
     Raises:
       PluginError: An equation is left as TeX.
@@ -70,14 +70,14 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 
 def _sized(image: re.Match[str], page: str) -> str:
-    """Writes the beginning of a drawing's element with its width and height, and the class of wide ones."""
+    """Adds width and height to a drawing's element, and a class if it is wide."""
     file = ROOT / "docs" / posixpath.dirname(page) / image[1]
     width, height = (round(float(size) * 4 / 3) for size in SIZE.search(file.read_text(encoding="utf-8")).groups())
     return f'{image[0]} width="{width}" height="{height}"' + (' class="wide"' if width > FITS else "")
 
 
 def raw_math(html: str) -> str:
-    """Finds the beginning of a built page's first equation that is no element for KaTeX, or ''."""
+    """Finds the beginning of a built page's first equation that KaTeX would not show, or ''."""
     text = re.sub(r"<(pre|code)\b.*?</\1>", "", html, flags=re.DOTALL)
     return text[text.index("$$") :][:40] if "$$" in text else ""
 
@@ -88,7 +88,7 @@ def without_marks(text: str) -> str:
 
 
 def with_scripts(text: str) -> str:
-    """Lowers the indices of s_ij and lifts the letter of W^A, except in code and in equations."""
+    """Makes subscripts of s_ij and superscripts of W^A, except in code and equations."""
 
     def scripted(match: re.Match[str]) -> str:
         base, low, matrix, high = match.groups()
@@ -98,7 +98,7 @@ def with_scripts(text: str) -> str:
 
 
 def relinked(text: str, source: str, name: str, repository: str) -> str:
-    """Replaces the links of a forge by links of the site.
+    """Replaces links for a forge by links for the site.
 
     Args:
       source: The page's file in the repository.
@@ -117,7 +117,7 @@ def relinked(text: str, source: str, name: str, repository: str) -> str:
         file = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
         place = OUTSIDE.get(file, file.removeprefix("docs/") if file.startswith("docs/") else "")
         if not (ROOT / file).exists():
-            raise PluginError(f"{source}: the link to {target} leads to nothing")
+            raise PluginError(f"{source}: the link to {target} leads nowhere")
         if place and not place.endswith(".py"):
             label = f"*{title(file)}*" if label == path.removeprefix("../") and path.endswith(".md") else label
             return f"{image}[{label}]({posixpath.relpath(place, posixpath.dirname(name) or '.')}{hash_}{anchor})"
@@ -132,7 +132,7 @@ def title(file: str) -> str:
 
 
 def as_python_markdown(text: str) -> str:
-    """Indents the content of lists by four spaces, puts a blank line before lists, and unescapes `|` in tables."""
+    """Indents list contents by four spaces, puts blank lines before lists, and unescapes `|` in tables."""
     lines = text.split("\n")
     shift, blank, rows = [0] * len(lines), set(), set()
     for token in MarkdownIt("commonmark").enable("table").parse(text):
@@ -156,7 +156,7 @@ def as_python_markdown(text: str) -> str:
 
 
 def outside_code(text: str, change, inline: bool = False) -> str:
-    """Applies a change to the text outside blocks of code and, with `inline`, outside code within a line."""
+    """Applies a change to text outside code blocks and, with `inline`, outside code within a line."""
     lines, code = text.split("\n"), set()
     for token in MarkdownIt("commonmark").parse(text):
         if token.type in ("fence", "code_block"):

@@ -3,11 +3,11 @@
 python -m docs.make_configs
 """
 
+import argparse
 import ast
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from attention.types import Multiple, Names, Unit
 from models.fields import SETTING, FieldDeclaration
@@ -18,13 +18,13 @@ PAGE = Path(__file__).parent / "configs.md"
 FILES = sorted((Path(__file__).parent.parent / "configs").glob("*.py"))
 INTRODUCTION = """# Config fields
 
-Every leaf of every config. All are overridden as `--config.FIELD=VALUE`. A duration is a string with its unit, such as
-`90 epochs`, `20steps` or `5000 examples`. What can be switched off is so at 0, '' or a duration of 0 of a unit; no
-field is ever None. The default is that of the field; a task or a config file may start from another. A run may go on
-with another value of what may change, of bookkeeping (where things are, how often something is written) and of
-hardware; the last two do not tell settings apart in reports. [mechanisms.md](mechanisms.md) names the papers.
+These are all fields of all configs. Each is overridden as `--config.FIELD=VALUE`. A duration is a string with a unit,
+such as `90 epochs`, `20steps` or `5000 examples`. Optional features are off at 0, '' or a duration of 0; no field is
+ever None. Defaults are the fields' own; a task or a config file may set others. A run may continue with other values of
+fields that may change, and of those for bookkeeping (where things are, how often something is written) and hardware;
+the last two do not tell settings apart in reports. [mechanisms.md](mechanisms.md) names the papers.
 
-This page is made from the code by `python -m docs.make_configs`.
+`python -m docs.make_configs` makes this page from the code.
 
 ## The configs
 
@@ -34,7 +34,7 @@ This page is made from the code by `python -m docs.make_configs`.
 
 
 def page() -> str:
-    """Writes the whole page."""
+    """Makes the whole page."""
     return INTRODUCTION + "".join(_files()) + "".join(_section(title, cls) for title, cls in SECTIONS.items())
 
 
@@ -70,17 +70,8 @@ def _role(leaf: FieldDeclaration) -> str:
     return f"{leaf.role}, may change" if leaf.role == SETTING and leaf.changeable else leaf.role
 
 
-def parser() -> cli.Parser:
-    """Makes the parser of the flags, of which there are none."""
-    return cli.Parser(__doc__)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code."""
-    return cli.run(lambda: write(parser().parse_args(arguments)))
-
-
-def write(_: Any) -> None:
+@cli.program(__doc__)
+def main(_: argparse.Namespace) -> None:
     """Writes the page."""
     PAGE.write_text(page(), encoding="utf-8")
 

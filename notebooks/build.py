@@ -1,11 +1,11 @@
-"""Build each notebook from its script, with what its cells print and draw; all of them take minutes.
+"""Build each notebook from its script, with the outputs of its cells; building all of them takes minutes.
 
     python -m notebooks.build
     python -m notebooks.build 01 04
     python -m notebooks.build --heads
     python -m notebooks.build --check
 
-Edit the scripts, which are in jupytext's percent format. All begin with the same two cells, which come from this file.
+Edit the scripts, which are in jupytext's percent format. Their first two cells are the same and come from this file.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from docs.address import ADDRESS, ARCHIVE
 from train import cli
 
 FOLDER = Path(__file__).resolve().parent
-ACCELERATORS = {"02_train_on_colab": "GPU", "03_train_on_tpu": "TPU"}  # what Colab opens them with
+ACCELERATORS = {"02_train_on_colab": "GPU", "03_train_on_tpu": "TPU"}  # for Colab
 COLAB = (
     "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]"
     "(https://colab.research.google.com/github/{}/blob/main/notebooks/{}.ipynb)"
@@ -67,10 +67,10 @@ CELL = re.compile(r"^(?=# %%)", re.MULTILINE)
 
 
 def scripts(wanted: Iterable[str] = ()) -> list[Path]:
-    """Those whose names begin as wanted, or all.
+    """Lists the scripts whose names begin as wanted, or all.
 
     Raises:
-      UsageError: there is none of that name.
+      UsageError: No script's name begins so.
     """
     found = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
     for name in (wanted := list(wanted)):
@@ -80,7 +80,7 @@ def scripts(wanted: Iterable[str] = ()) -> list[Path]:
 
 
 def head(name: str, address: str = ADDRESS) -> str:
-    """The first two cells of a script, of a project at an address, or without one ('')."""
+    """Makes the first two cells of a script, for a project at an address, or without one ('')."""
     _, on_github, place = address.removesuffix(".git").partition("https://github.com/")
     where = COLAB.format(place, name) if on_github else UPLOAD
     get = CLONE.format(address) if address else NOTHING
@@ -88,13 +88,13 @@ def head(name: str, address: str = ADDRESS) -> str:
 
 
 def with_head(script: Path) -> str:
-    """A script's text, with its first two cells as `head` has them."""
+    """Replaces the first two cells of a script's text by `head`."""
     _, _, _, *cells = CELL.split(script.read_text(encoding="utf-8"))
     return head(script.stem) + "".join(cells)
 
 
 def notebook(script: Path) -> Any:
-    """A script as a notebook without outputs; the same each time."""
+    """Converts a script to a notebook without outputs, the same each time."""
     import jupytext
 
     made = jupytext.reads(script.read_text(encoding="utf-8"), fmt="py:percent")
@@ -110,10 +110,10 @@ def notebook(script: Path) -> Any:
 
 
 def execute(made: Any) -> None:
-    """Runs the cells of a notebook in an empty folder of their own, and keeps what a reader wants to see.
+    """Runs the cells of a notebook in an empty folder, and keeps the outputs that a reader wants to see.
 
     Raises:
-      CellExecutionError: a cell fails.
+      CellExecutionError: A cell fails.
     """
     from nbclient import NotebookClient
 
@@ -129,7 +129,7 @@ def execute(made: Any) -> None:
 
 
 def _kept(outputs: Iterable[Any]) -> list[Any]:
-    """What was printed in one piece, pictures and tables without the text that stands for them; no warnings."""
+    """Joins printed text, and drops warnings and the texts that stand for pictures and tables."""
     kept: list[Any] = []
     for output in outputs:
         if output.get("name") == "stderr":
@@ -144,7 +144,7 @@ def _kept(outputs: Iterable[Any]) -> list[Any]:
 
 
 def differing(script: Path) -> bool:
-    """Whether a script has another head than `head`, or its notebook other cells than it."""
+    """Tells whether a script's head differs from `head`, or its notebook's cells from the script's."""
     import nbformat
 
     path = script.with_suffix(".ipynb")
@@ -167,7 +167,7 @@ def build(script: Path) -> None:
 
 
 def put_head(script: Path) -> None:
-    """Writes a script's head, and the same cells of its notebook, whose outputs stay."""
+    """Writes a script's head, and the same cells of its notebook, keeping the outputs."""
     import nbformat
 
     script.write_text(with_head(script), encoding="utf-8")
@@ -178,31 +178,23 @@ def put_head(script: Path) -> None:
     path.write_text(nbformat.writes(kept) + "\n", encoding="utf-8")
 
 
-def parser() -> cli.Parser:
-    """The flags."""
-    made = cli.Parser(__doc__)
-    made.add_argument("names", nargs="*", help="how names begin, such as 01; default all")
-    made.add_argument("--heads", action="store_true", help="only write the first two cells, after a change of address")
-    made.add_argument("--check", action="store_true", help="only name notebooks that differ from their scripts")
-    return made
-
-
-def run(flags: argparse.Namespace) -> int:
-    """Builds, or checks alone; returns the exit code."""
+@cli.program(
+    __doc__,
+    cli.flag("names", nargs="*", help="beginnings of names, such as 01; default all"),
+    cli.flag("--heads", action="store_true", help="only write the first two cells, after a change of address"),
+    cli.flag("--check", action="store_true", help="only name notebooks that differ from their scripts"),
+)
+def main(flags: argparse.Namespace) -> int:
+    """Builds or checks the notebooks; returns the exit code."""
     found = scripts(flags.names)
     if flags.check:
         stale = [script.stem for script in found if differing(script)]
-        print("\n".join(f"{name}.ipynb is not what its script says; build it." for name in stale) or "All agree.")
+        print("\n".join(f"{name}.ipynb differs from its script; build it." for name in stale) or "All agree.")
         return cli.FAILED if stale else cli.DONE
     for script in found:
         (put_head if flags.heads else build)(script)
         print(f"Built {script.with_suffix('.ipynb').name}", flush=True)
     return cli.DONE
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    return cli.run(lambda: run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

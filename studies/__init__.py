@@ -1,1 +1,1 @@
-"""What trains to learn something: the studies behind the figures in the documents."""
+"""The studies behind the documents' figures: everything that trains in order to learn something."""

@@ -1,6 +1,6 @@
-"""The data of studies with models that suit them, as fields of a config; `{data}` is the folder of data sets."""
+"""The data of studies, with models that suit them, as fields of a config; `{data}` is the folder of data sets."""
 
-RARELY = "train.checkpoint_every=0 steps"  # only the best and the last checkpoint are saved; what is stopped saves too
+RARELY = "train.checkpoint_every=0 steps"  # saves only the best and the last checkpoint, and when a run is stopped
 MNIST = (
     "data.data_dir={data}/tfds",
     "data.train_split=train[:54000]",
@@ -71,7 +71,7 @@ WINDOWS = ("data.context=256", "data.eval_stride=128", "data.batch_size=8")
 
 
 def gaussians(own: str, cross: str) -> str:
-    """Names the three attentions of a translating model, as a setting beside the grid."""
+    """Writes a translator's three attentions as a setting beside the grid."""
     sides = ("attention", "decoder_attention", "cross_attention")
     specs = (f"gaussian({own})", f"gaussian({own})", f"gaussian({cross})")
     return ",".join(f"model.{side}={spec}" for side, spec in zip(sides, specs, strict=True))

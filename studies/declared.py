@@ -1,10 +1,11 @@
-"""Studies that were declared before anything was trained: sizes and lengths here, questions in a JSON file each.
+"""Studies that were declared before anything was trained: sizes and lengths are here, questions in a JSON file each.
 
-The trainings run from a clone at `COMMIT`, those of `studies.surgery` at its own, whatever the code becomes; those of
-`studies.full` are for a GPU, and run from any commit that has them. Sizes were chosen to fit about 44 core-hours, from
-the seconds of the studies before; the most telling come first, and the surgeries, two hours more, last. Every run is
-kept as it ends, the first seeds of all settings before the next. Rates are tuned at the whole length with one seed, and
-the trial of the rate that is chosen is that seed's run; those of the surgeries at a third of the length.
+The studies run from a clone at `COMMIT`, and those of `studies.surgery` at its own commit, whatever the code becomes.
+Those of `studies.full` are for a GPU, and run from any commit that has them. Sizes were chosen to fit about 44
+core-hours, judging by earlier studies. The most telling studies come first; the surgeries, two hours more, come last.
+Every run is kept when it ends, and the first seeds of all settings are trained before the second ones.
+Learning rates are tuned at the whole length with one seed, and the trial of the chosen rate is that seed's run; the
+surgeries are tuned at a third of the length.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ from studies.surgery import SURGERIES
 from train.grids import declaration
 from train.loading import load
 
-COMMIT = "59d67b8a85c04412d34ab00121c1293e8fba843f"  # whose code trains them, but for gpt_tuned
+COMMIT = "59d67b8a85c04412d34ab00121c1293e8fba843f"  # trains all but gpt_tuned, the surgeries and those for a GPU
 GPT = (
     "data.context=128",
     "data.eval_stride=64",
@@ -105,7 +106,7 @@ TUNED = {
         ("argument=dot_product,gaussian,gaussian(sigma=0.3),gaussian(sigma=0.3, learn_sigma=True)",),
         ANKI,
         ("accuracy", "bleu", "loss"),
-        # The paper's figures read as σ², and its equation 3 as it is printed.
+        # The paper's numbers taken as σ², and its equation 3 as printed.
         beside=(
             data.gaussians("sigma=0.1", "sigma=0.2236"),
             data.gaussians("sigma=0.01, squared=False", "sigma=0.05, squared=False"),
@@ -120,7 +121,7 @@ TUNED = {
         ("argument=dot_product,mlp_kv,dual_linear,mlp_marian",),
         MULTI30K,
         ("bleu", "chrf", "loss"),
-        beside=("argument=dot_product,model.mlp=1095",),  # as many parameters as mlp_kv, within 0.02 %
+        beside=("argument=dot_product,model.mlp=1095",),  # has the parameters of mlp_kv, within 0.02 %
         seeds=4,
         tune=f"{RATE}7e-4,2e-3,6e-3",
         tuning=WHOLE,
@@ -158,7 +159,7 @@ ALL = {**DECLARED, **STUDIES}
 
 
 def table(full: bool) -> str:
-    """Writes what each study takes, and what it can find, in Markdown: those of `studies.full`, or the others."""
+    """Writes the costs of each study and the difference that it can find, for those of `studies.full` or the others."""
     hours = "GPU-hours" if full else "core-hours"
     titles = ("study", "settings × seeds", "length", hours, "metric", "equal within", "finds")
     return plain_markdown(titles, [_row(name, study) for name, study in DECLARED.items() if (name in FULL) == full])

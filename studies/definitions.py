@@ -1,4 +1,4 @@
-"""The studies of docs/studies.md: what each trains, in the words of `train.sweep`."""
+"""The studies of docs/studies.md: what each trains, in the terms of `train.sweep`."""
 
 import dataclasses
 import math
@@ -18,23 +18,23 @@ WHOLE = ("--tune-length=1",)
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """A sweep, and what is told of it.
+    """A sweep, and facts about it.
 
     Attributes:
-      config: The file of all runs, perhaps with an argument.
-      over: What varies: `FIELD=VALUE,VALUE` of `train.sweep --over`.
-      fields: `FIELD=VALUE` of all runs; `{data}` is the folder of data sets, `{start}` that of the pretrained model.
-      metrics: What is compared; the picture shows the first.
-      seeds: The number of seeds of each setting.
-      equal: What is matched with the baseline; '' is nothing.
+      config: The config file of all runs, perhaps with an argument.
+      over: The grid: `FIELD=VALUE,VALUE` of `train.sweep --over`.
+      fields: `FIELD=VALUE` for all runs; `{data}` is the folder of data sets, `{start}` that of the pretrained model.
+      metrics: The compared metrics; the picture shows the first.
+      seeds: The number of seeds per setting.
+      equal: The quantity to match with the baseline; '' for none.
       beside: Settings beside the grid: `FIELD=VALUE,FIELD=VALUE` of `train.sweep --also`.
-      tune: `FIELD=VALUE,VALUE` of `train.sweep --tune`; '' is nothing.
-      tuning: Further flags on how it is tuned.
-      declared: Name of the file in `studies/declarations` that says what is asked, if it did so before the runs.
-      amended: When what was declared was changed.
-      hours: Hours of one core, or of one GPU in `studies.full`, as expected before anything was trained.
-      kind: How close it is to the paper, of `studies.ledger.CLASSES`.
-      start: The model of `studies.pretraining` from which all runs start; '' is none.
+      tune: `FIELD=VALUE,VALUE` of `train.sweep --tune`; '' for none.
+      tuning: Further flags for tuning.
+      declared: Name of the declaration in `studies/declarations`, if it was written before the runs.
+      amended: When the declaration was changed.
+      hours: Hours of one core, or of one GPU in `studies.full`, as estimated before anything was trained.
+      kind: How close the study is to the paper: one of `studies.ledger.CLASSES`.
+      start: The model of `studies.pretraining` from which all runs start; '' for none.
     """
 
     config: str
@@ -54,13 +54,13 @@ class Study:
 
     @property
     def runs(self) -> int:
-        """The number of runs: every setting with every seed."""
+        """The number of runs, one for each setting and seed."""
         values = [grid.split(text.partition("=")[2]) for text in self.over]
         return (math.prod(map(len, values)) + len(self.beside)) * self.seeds
 
     @property
     def chosen(self) -> str:
-        """When what is compared was chosen."""
+        """When the comparisons were chosen, in words."""
         if not self.declared:
             return "**chosen afterwards**, when the runs were in"
         return "declared before anything was trained" + f", and amended {self.amended}" * bool(self.amended)

@@ -1,9 +1,9 @@
-"""Train every mechanism in the ViT for digits, and write a table with means and spreads over seeds.
+"""Train every mechanism in the ViT for digits, and write a table of means and ranges over seeds.
 
     python -m studies.digits --runs=runs/all-on-digits
 
-The program trains only rows without a result, with `python -m train.main`, one process on each CPU. It adds the results
-to `benchmarks/results/digits_cpu.json` and to the table in `docs/mechanisms/measured.md`. You can stop it at any
+Only rows without a result are trained, with `python -m train.main`, one process on each CPU. Results are added to
+`benchmarks/results/digits_cpu.json` and to the table in `docs/mechanisms/measured.md`. You can stop the program at any
 moment; the same command continues.
 """
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from models.mechanisms import MECHANISMS
 from studies import rows, runs
 
-CAUSAL = ("forgetting", "path")  # need a causal mask, which an encoder's is not
-# Beside the rows of the table: what the papers used, or what design choices are worth a look.
+CAUSAL = ("forgetting", "path")  # need a causal mask, which an encoder lacks
+# Besides the mechanisms: options that the papers used, and design choices worth a look.
 VARIANTS = ("neural(dim=16)", "neural(dim=None)", "gaussian(sigma=0.05)", "linear(feature='identity', normalise=False)")
 TABLE = rows.Table(
     "digits",

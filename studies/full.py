@@ -1,7 +1,7 @@
 """Studies at the papers' sizes, for one GPU: declared in `declarations`, and not trained yet.
 
-`hours` are those of a GPU such as an H100, predicted from the operations of a step and from how many seeds train in one
-program. `python -m studies.replication --only mnist_full --seconds=540` does a part of a study at a time.
+`hours` are those of a GPU such as an H100, predicted from the operations of a step and the number of seeds in one
+program. `python -m studies.replication --only mnist_full --seconds=540` trains a part of a study at a time.
 """
 
 from studies import data

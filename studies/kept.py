@@ -1,6 +1,6 @@
-"""What is kept of a study in `docs/replication/NAME.json`: each run, and each trial of its tuning, as soon as it ends.
+"""The archive of a study, `docs/replication/NAME.json`, which keeps each run and each tuning trial as soon as it ends.
 
-So a study can stop at any time, and go on elsewhere.
+So a study can stop at any time, and continue elsewhere.
 """
 
 import dataclasses
@@ -24,12 +24,12 @@ def place(name: str) -> Path:
 
 
 def read(name: str) -> Finished:
-    """Reads what is kept of a study, of which there may be nothing."""
+    """Reads a study's archive; empty if there is none."""
     return archive.read(place(name)) if place(name).is_file() else Finished([], [])
 
 
 def keep(folder: Path) -> tuple[int, int]:
-    """Keeps what has finished of a sweep beside what is kept; returns how many runs and how many trials are."""
+    """Adds a sweep's finished runs and trials to its archive; returns how many of each it has then."""
     before = read(folder.name)
     runs_of = _merged(before.entries, _finished(folder, "*"))
     trials = _merged(before.trials, _finished(folder, f"{tuning.FOLDER}/*/*"))
@@ -42,7 +42,7 @@ def keep(folder: Path) -> tuple[int, int]:
 
 
 def _finished(folder: Path, settings: str) -> list[Entry]:
-    """Reads the finished runs in the folders of some settings, with their paths from the sweep's folder on."""
+    """Reads the finished runs of the settings, with paths relative to the sweep's folder."""
     directories = [file.parent for file in folder.glob(f"{settings}/seed*/result.json")]
     found = archive.find(directories).entries if directories else []
     return [dataclasses.replace(entry, path=entry.path.relative_to(folder)) for entry in found]
@@ -52,11 +52,6 @@ def _merged(before: Iterable[Entry], now: Iterable[Entry]) -> list[Entry]:
     return [entry for _, entry in sorted({entry.path: entry for entry in (*before, *now)}.items())]
 
 
-def put_back(folder: Path) -> int:
-    """Restores what is kept of a sweep to its folder, so that it is not trained again; returns how many runs."""
-    return archive.unpack(read(folder.name), folder)
-
-
 def find(name: str) -> Found | None:
-    """Reads the runs that are kept of a study; None where there are none."""
+    """Groups the archived runs of a study; None if there are none."""
     return found_runs.find([place(name)]) if read(name).entries else None

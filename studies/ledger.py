@@ -1,22 +1,23 @@
-"""The ledger: claims of five papers and known outcomes of trials, whose verdicts follow by rule from what they name.
+"""The ledger: claims of five papers and known outcomes of trials, with verdicts that follow from their grounds by rule.
 
-`claims/*.toml` has the claims. Each names at most one ground:
+`claims/*.toml` has the claims. Each claim names at most one ground:
 
-- `study` and `comparison`: what `analysis.verdicts` says of it; with `curve` at every evaluation together, with `split`
-  of training data. The comparison is one that the study declared, or one of `declarations/afterwards`, which were
-  chosen when the runs were in. It claims a direction or, with `amount`, that as much is gained; `claimed` is what is
-  claimed where the study declared something else. Where nothing is claimed, some difference is: it *holds* where
-  settings are *better* or *worse*;
-- `shown`: tests that prove it, so it *holds*; `refuted`: tests that prove the opposite, so it *does not hold*;
-- `sums`: the paper's own figures. It *holds* where each comes to what is printed, to its last digit, or is above 0;
-- `trial`, `spec` and `other`: of the kept table of trials, at the trial's greatest size. It claims that the mechanism
-  `spec` is `claimed` to be better than `other`, or worse, or equal within 5 points; all of these are one family;
-- `ratio`: of a benchmark. A claim that it is `above` or `below` 1 *holds* where it is so in every round, *does not
-  hold* where it is so in none, and is *undecided* otherwise.
+- `study` and `comparison`: the verdict of `analysis.verdicts`; with `curve` that on all evaluations together, with
+  `split` that on training data. The study declared the comparison, or it is in `declarations/afterwards` and was chosen
+  when the runs had been trained. The claim is a direction or, with `amount`, that this much is gained; `claimed`
+  replaces what the study declared. If nothing is claimed of the comparison, the claim is that there is some difference:
+  it *holds* if settings are *better* or *worse*.
+- `shown`: tests that prove the claim, so it *holds*; `refuted`: tests that prove the opposite, so it *does not hold*.
+- `sums`: the paper's own figures. The claim *holds* if each sum equals the printed value to its last digit, or is above
+  0.
+- `trial`, `spec` and `other`: the kept table of trials, at the trial's greatest size. The claim is that the mechanism
+  `spec` is better than `other`, worse, or equal within 5 points, as `claimed` says; all of these are one family.
+- `ratio`: a benchmark. A claim that the ratio is `above` or `below` 1 *holds* if it is so in every round, *does not
+  hold* if it is so in none, and is *undecided* otherwise.
 
-A claim without a ground is *not tested*. So is one of the class *another question*, whatever was measured: a training
-of another kind, or the time and memory of another machine. Below the paper's size, and on other data, what holds is
-called *seen* and what does not hold *not seen*, see `worded`. Marks say what a reader must know beside a verdict.
+A claim without a ground is *not tested*. Neither is one of the class *another question*, whatever was measured, such as
+a training of another kind, or the time and memory of another machine. Below the paper's size, and on other data, claims
+are *seen* or *not seen* instead of holding or not holding, see `worded`. Marks qualify a verdict.
 """
 
 import ast
@@ -58,42 +59,43 @@ OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mu
 TITLES = ("where", "claim", "the paper's figures", "class", "verdict", "marks", "measured", "by", "remarks")
 MARKS = {
     "untuned": "no learning rate was tuned",
-    "afterwards": "the comparison, its metric, its data or what it judges was chosen when runs were in",
-    "new rule": "the rule that judges it changed when the runs were in",
+    "afterwards": "the comparison, its metric, its data or its claim was chosen when runs had been trained",
+    "new rule": "the rule that judges it changed when the runs had been trained",
     "other metric": "learning rates were chosen by another metric than the one that is judged",
-    "grid end": "a learning rate that was chosen stands at an end of its grid",
+    "grid end": "a chosen learning rate is at an end of its grid",
     "not flat": "validation still changed by more than the margin in the last fifth of training",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """What a paper says, and the ground on which it is judged.
+    """A claim of a paper, and the ground on which it is judged.
 
     Attributes:
       paper: Name of the first author.
-      place: Where it says so.
-      says: What it says, in a plain sentence.
+      place: The claim's place in the paper.
+      says: The claim in a plain sentence.
       printed: The paper's figures.
-      kind: Class of the evidence, of `CLASSES`; '' is none, or that of the study.
+      kind: The class of evidence, one of `CLASSES`; '' for none, or for that of the study.
       study: A study of `studies.replication`.
       comparison: The name of one of its comparisons.
-      metric: The metric, in place of the one that is declared.
-      split: The data that it is about, of `SPLITS`.
+      metric: The metric, if it is not the declared one.
+      split: The data of the claim, one of `SPLITS`.
       curve: Whether the claim is about all evaluations.
-      amount: How much is claimed to be gained, in the metric's unit; 0 is a claim of a direction.
-      late: Whether what judges it was chosen when runs of the study were in.
-      was: The study and the comparison that judged it before, where others did.
-      shown: Tests that prove it, as pytest names them.
+      amount: The claimed gain in the metric's unit; 0 if only a direction is claimed.
+      late: Whether the ground was chosen when runs of the study had been trained.
+      was: The study and the comparison that judged the claim before, if these were others.
+      shown: Tests that prove the claim, as pytest names them.
       refuted: Tests that prove the opposite.
-      sums: Pairs of a sum and what is printed for it.
-      ratio: `file` of `benchmarks/results`, `at` what place in it, and perhaps `over` what other place.
-      claimed: What is claimed of the ratio: `above` or `below` 1; of the trial: `better`, `worse` or `equal`; of the
-        comparison: a claim of `train.grids.declaration`, in place of the one that the study declared. '' is nothing.
+      sums: Pairs of a sum and its printed value.
+      ratio: A `file` of `benchmarks/results`, the place `at` which it has a value, and perhaps a place to divide it
+        `over`.
+      claimed: The claim about a ratio: `above` or `below` 1; about a trial: `better`, `worse` or `equal`; about a
+        comparison: a claim of `train.grids.declaration` that replaces the declared one. '' is no claim.
       trial: A trial of `configs/trials.json`.
       spec: A mechanism.
-      other: What it is compared with, a mechanism or `chance`.
-      answer: What we say of the paper's main claim, in a sentence; `{STUDY: COMPARISON}` stands for a difference.
+      other: The mechanism that it is compared with, or `chance`.
+      answer: Our answer to the paper's main claim, in a sentence; `{STUDY: COMPARISON}` stands for a difference.
       note: Remarks.
     """
 
@@ -122,7 +124,7 @@ class Claim:
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Raises a UsageError where the class or the split is unknown, or there are several grounds or classes."""
+        """Raises a UsageError if the class or the split is unknown, or there are several grounds or classes."""
         if self.kind not in CLASSES:
             raise unknown(f"class of the claim {self.says!r}", self.kind, CLASSES[:-1])
         if self.split not in SPLITS:
@@ -134,17 +136,17 @@ class Claim:
 
     @property
     def evidence(self) -> str:
-        """The class of its evidence, of `CLASSES`."""
+        """The class of evidence, one of `CLASSES`."""
         return ALL[self.study].kind if self.study else self.kind
 
     @property
     def verdict(self) -> str:
-        """What follows from the ground by rule, in the words of its class."""
+        """The verdict that follows from the ground by rule, in the words of its class."""
         return worded(self.ruled, self.evidence)
 
     @property
     def ruled(self) -> str:
-        """What follows from the ground by rule, in the words that are those of full size."""
+        """The verdict that follows from the ground by rule, in the words of full size."""
         if self.evidence == ANOTHER:
             return NOT_TESTED
         if self.shown or self.refuted:
@@ -159,7 +161,7 @@ class Claim:
 
     @property
     def before(self) -> str:
-        """What the rules said that stood when the runs came in; '' of a claim that had no row."""
+        """The verdict by the rules that held when the runs were trained; '' for a claim that had no row then."""
         study, comparison = self.was or (self.study, self.comparison)
         judged = as_declared(study, self.metric, self.split).get(comparison) if study else None
         if judged is None or self.evidence == ANOTHER:
@@ -168,7 +170,7 @@ class Claim:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What a reader must know beside the verdict, of `MARKS`; nothing of what is not tested."""
+        """The `MARKS` that a reader must know beside the verdict; none for claims that are not tested."""
         judged = self._judged()
         if judged is None or self.ruled == NOT_TESTED:
             return ()
@@ -187,7 +189,7 @@ class Claim:
 
     @property
     def measured(self) -> str:
-        """The effect with its interval, or the ratio with the range of its rounds; '' where nothing was measured."""
+        """The effect with its interval, or the ratio with the range of its rounds; '' if nothing was measured."""
         if self.ratio:
             value, least, greatest = rounds(self.ratio)
             return f"{value:.2g}" if least == greatest else f"{value:.2f} ({least:.2f} – {greatest:.2f})"
@@ -200,7 +202,7 @@ class Claim:
 
     @property
     def grounds(self) -> str:
-        """Links to what the verdict follows from."""
+        """Links to the ground of the verdict."""
         tests = dict.fromkeys(Path(test.partition("::")[0]).stem for test in (*self.shown, *self.refuted))
         studied = f"[{self.study}](studies/{self.study}.md)" if self.study else ""
         measured = f"[{self.ratio['file']}_cpu](#evidence)" if self.ratio else ""
@@ -252,29 +254,29 @@ def claims() -> tuple[Claim, ...]:
 
 
 def worded(verdict: str, kind: str) -> str:
-    """Words a verdict as its class allows: below the paper's size, or on other data, it is *seen* or *not seen*."""
+    """Words a verdict as its class allows: *seen* or *not seen* below the paper's size, or on other data."""
     if kind not in BELOW:
         return verdict
     return {HOLDS: f"seen {BELOW[kind]}", DOES_NOT: f"not seen {BELOW[kind]}"}.get(verdict, verdict)
 
 
 def declared(study: str, metric: str = "", split: str = "test") -> Declaration:
-    """Declares what a study compares; in another metric, or on other data, without the declared effects."""
+    """Reads a study's declaration; in another metric, or on other data, without the declared effects."""
     return _measured_by(declaration.read(DECLARATIONS / f"{study}.json"), metric, split)
 
 
 @functools.cache
 def as_declared(study: str, metric: str = "", split: str = "test") -> dict[str, Verdict]:
-    """Judges what a study declared as it was declared, by name; empty where no run is kept."""
+    """Judges a study's declared comparisons as they were declared, by name; empty if no run is kept."""
     return _judged_by(study, [declared(study, metric, split)], split)
 
 
 @functools.cache
 def judged(study: str, metric: str = "", split: str = "test", amounts: bool = False) -> dict[str, Verdict]:
-    """Judges what the ledger claims of a study, by name; empty where no run is kept.
+    """Judges the ledger's claims about a study, by the names of comparisons; empty if no run is kept.
 
-    What the study declared is a family, and what was chosen afterwards another. Directions and amounts are apart: where
-    the ledger has an amount, the family of amounts claims that as much is gained, in place of the direction.
+    Comparisons that the study declared are a family, and those chosen afterwards are another. Directions and amounts
+    are judged separately: with `amounts`, a claim with an amount is that as much is gained.
     """
     file = AFTERWARDS / f"{study}.json"
     families = [declared(study, metric, split)]
@@ -293,7 +295,7 @@ def judged(study: str, metric: str = "", split: str = "test", amounts: bool = Fa
 
 @functools.cache
 def tried() -> dict[str, Verdict]:
-    """Judges all claims on trials, by what they say, as one family."""
+    """Judges all claims on trials as one family, by their sentences."""
     of_trials = [claim for claim in claims() if claim.trial]
     table = TrialTable.read(TRIALS)
     family = [Comparison(claim.says, [claim.spec], [claim.other], claim.claimed) for claim in of_trials]
@@ -303,7 +305,7 @@ def tried() -> dict[str, Verdict]:
 
 
 def rounds(ratio: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Gives the median, least and greatest of a ratio; all the same for what is planned, such as bytes."""
+    """Reads the median, least and greatest of a ratio; all are equal for planned values, such as bytes."""
     data = read_json(runs.ROOT / f"benchmarks/results/{ratio['file']}_cpu.json")
     value = _at(data, ratio["at"])
     if isinstance(value, Mapping):
@@ -313,7 +315,7 @@ def rounds(ratio: Mapping[str, Any]) -> tuple[float, float, float]:
 
 
 def comes_to(text: str, printed: str) -> bool:
-    """Tells whether a sum comes to what is printed: to its last digit, in per cent where it has %, or above 0."""
+    """Tells whether a sum equals its printed value to the last digit, in per cent if that has %, or is above 0."""
     return value_of(text) > 0 if printed == "> 0" else _come_to(text, printed) == printed
 
 
@@ -329,21 +331,21 @@ def table(paper: str) -> str:
 
 
 def main() -> str:
-    """Writes a row for each paper: its main claim, and what we say of it."""
+    """Writes a row for each paper: its main claim, and our answer."""
     main = [claim for claim in claims() if claim.answer]
     rows = [(c.paper, f"{c.says} ({c.place})", _with_effects(c.answer), c.evidence, _marks_of_answer(c)) for c in main]
     return tables.plain_markdown(("paper", "its main claim", "our answer", "class", "marks"), rows)
 
 
 def changes() -> str:
-    """Writes the claims on trained models whose verdict another rule or another comparison has turned."""
+    """Tabulates the claims on trained models whose verdict changed with the rule or the comparison."""
     changed = [claim for claim in claims() if claim.before and claim.before != claim.ruled]
     rows = [(c.paper, c.says, c.before, f"**{c.ruled}**", _reason(c)) for c in changed]
     return tables.plain_markdown(("paper", "claim", "before", "now", "why"), rows)
 
 
 def marks() -> str:
-    """Says what each mark means, and how many rows have it."""
+    """Tabulates the meaning of each mark, and the number of rows that have it."""
     rows = [(f"*{mark}*", text, str(sum(mark in c.marks for c in claims()))) for mark, text in MARKS.items()]
     return tables.plain_markdown(("mark", "meaning", "rows"), rows)
 
@@ -358,7 +360,7 @@ def write_csv(file: Path) -> None:
 
 
 def counts() -> str:
-    """Counts the rows of each verdict in each class that has any."""
+    """Tabulates the number of rows by class and verdict."""
     said = [(claim.evidence or "none", claim.verdict.partition(" within")[0]) for claim in claims()]
     words = sorted({word for _, word in said})
     kinds = [kind for kind in (*CLASSES[:-1], "none") if kind in dict(said)]
@@ -367,7 +369,7 @@ def counts() -> str:
 
 
 def evidence() -> str:
-    """Lists the files behind the keys of the ledger, with the command that makes or runs each."""
+    """Tabulates the files behind the ledger's keys, with the command that makes or runs each."""
     tests = dict.fromkeys(test.partition("::")[0] for claim in claims() for test in (*claim.shown, *claim.refuted))
     rows = [(Path(file).stem, f"`{file}`", f"`python -m pytest {file}`") for file in tests]
     for name in dict.fromkeys(claim.ratio["file"] for claim in claims() if claim.ratio):
@@ -388,7 +390,7 @@ def _plain_cells(claim: Claim) -> tuple[str, ...]:
 
 
 def _claimed(row: Comparison, claim: Claim | None) -> Comparison:
-    """Says of a comparison what the ledger claims of it: a direction, another kind of claim, or an amount."""
+    """Gives a comparison the ledger's claim: a direction, another kind of claim, or an amount."""
     if claim is None or not claim.amount:
         return dataclasses.replace(row, claim=claim.claimed or row.claim if claim else row.claim, effect=0.0)
     return dataclasses.replace(row, claim="as much", effect=claim.amount)
@@ -408,7 +410,7 @@ def _judged_by(study: str, families: Sequence[Declaration], split: str) -> dict[
 
 
 def _some_difference(words: str) -> str:
-    """Says of a comparison of which nothing is claimed that its settings differ, whichever is better."""
+    """Lets a comparison without a claim hold if its settings differ, whichever is better."""
     return HOLDS if words in (BETTER, WORSE) else words
 
 
@@ -421,7 +423,7 @@ def _reason(claim: Claim) -> str:
 
 
 def _with_effects(answer: str) -> str:
-    """Writes the difference of a comparison in place of each `{STUDY: COMPARISON}`."""
+    """Replaces each `{STUDY: COMPARISON}` by the comparison's difference."""
 
     def effect(match: re.Match[str]) -> str:
         study, name = match.groups()
@@ -432,7 +434,7 @@ def _with_effects(answer: str) -> str:
 
 
 def _marks_of_answer(claim: Claim) -> str:
-    """Gathers the marks of the claims of directions that are about the differences in an answer."""
+    """Collects the marks of the claims of directions behind the differences in an answer."""
     plain = [c for c in claims() if c.split == "test" and not (c.metric or c.curve or c.amount)]
     found = {mark for c in plain if (c.study, c.comparison) in EFFECT.findall(claim.answer) for mark in c.marks}
     return ", ".join(mark for mark in MARKS if mark in found)
@@ -444,7 +446,7 @@ def _tuned(study: str) -> Mapping[str, Any]:
 
 
 def _at_an_end(study: str, setting: str) -> bool:
-    """Tells whether the rate that a setting chose is the least or the greatest that it tried."""
+    """Tells whether a setting chose the lowest or the highest rate that it tried."""
     cell = kept.read(study).sweeps[0].get("cells", {}).get(setting, {})
     if "tried" not in cell:
         return False
@@ -454,7 +456,7 @@ def _at_an_end(study: str, setting: str) -> bool:
 
 @functools.cache
 def _late_change(study: str) -> float:
-    """Measures the greatest mean change of a setting's validation metric in the last fifth; NaN where it has none."""
+    """Measures the greatest mean change of a setting's validation metric in the last fifth; NaN if it has none."""
     metric = declared(study).metric
     changes = [np.mean([run.late_change(metric) for run in group.runs]) for group in kept.find(study).groups]
     return float(np.max(np.abs(changes)))
@@ -473,7 +475,7 @@ def _paper(name: str) -> dict[str, Any]:
 
 
 def _at(data: Any, path: Sequence[Any]) -> Any:
-    """Looks up what stands at a place, each step of which is a key or a mapping that the row of a list must contain."""
+    """Looks up a place in nested data; each step is a key, or a mapping that one row of a list must contain."""
     for part in path:
         if isinstance(part, str):
             data = data[part]
@@ -483,7 +485,7 @@ def _at(data: Any, path: Sequence[Any]) -> Any:
 
 
 def _come_to(text: str, printed: str) -> str:
-    """Writes a sum with the digits of what is printed for it, in per cent where that is; > 0 takes three digits."""
+    """Writes a sum with the digits of its printed value, in per cent if that is; `> 0` takes three digits."""
     if printed == "> 0":
         return f"{value_of(text):.3g}"
     percent = printed.endswith("%")

@@ -1,9 +1,9 @@
-"""Train every mechanism for a short time in a small GPT on Python's manual, and write a table of bits per byte.
+"""Train every mechanism briefly in a small GPT on Python's manual, and write a table of bits per byte.
 
     python -m studies.manual --runs=runs/all-on-the-manual
 
 The table shows that each mechanism learns in a decoder, where no token sees the next; the training is too short to
-compare mechanisms. The program trains only rows without a result, one process on each CPU. It adds the results to
+compare mechanisms. Only rows without a result are trained, one process on each CPU. Results are added to
 `benchmarks/results/manual_cpu.json` and to the table in `docs/mechanisms/measured.md`.
 """
 
@@ -18,7 +18,7 @@ LENGTH = ("--config.train.length=100 steps", "--config.optimizer.warmup=20 steps
 
 
 def positions(spec: str) -> tuple[str, ...]:
-    """Chooses learned positions where the mechanism has no queries and keys that could turn without its values."""
+    """Chooses learned positions if rotary ones cannot rotate the mechanism's queries and keys apart from its values."""
     (row,) = resolve(spec, 1)
     return LEARNED if "none" in (row.query, row.key) or row.value == "tied" else ()
 

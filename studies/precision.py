@@ -2,8 +2,8 @@
 
     python -m studies.precision --runs=runs/precision --out=benchmarks/results/precision_cpu.json
 
-The program trains only what has no result yet, one process on each CPU. You can stop it at any moment; the same command
-continues.
+Only runs without a result are trained, one process on each CPU. You can stop the program at any moment; the same
+command continues.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from train.config.schema import PRECISIONS
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What is trained in each precision.
+    """A training that is done in each precision.
 
     Attributes:
-      config: Its file.
-      metric: What is compared, on test data after the last step.
-      overrides: Flags that make it short.
+      config: The config file's name.
+      metric: The compared metric of test data after the last step.
+      overrides: Flags that shorten the training.
     """
 
     config: str
@@ -45,8 +45,8 @@ TRAININGS = {
 
 @cli.program(
     __doc__,
-    cli.flag("--runs", type=Path, default=Path("runs/precision"), help="where the work directories are"),
-    cli.flag("--seeds", type=cli.count, default=3, help="number of seeds of each setting, from 0"),
+    cli.flag("--runs", type=Path, default=Path("runs/precision"), help="folder of the work directories"),
+    cli.flag("--seeds", type=cli.count, default=3, help="number of seeds per setting, counted from 0"),
     measurements.OUT,
     lasting=True,
 )
@@ -54,18 +54,13 @@ def main(flags: argparse.Namespace) -> None:
     """Trains, prints a table and writes JSON."""
     found = measured(flags.runs, range(flags.seeds))
     print(markdown(found))
-    if flags.out:  # only now, since it starts JAX, and each training needs the whole of an accelerator
+    if flags.out:  # last, since it starts JAX, and each training needs a whole accelerator
         header = measurements.header("python -m studies.precision")
         write_json(flags.out, header | {"reached": found})
 
 
 def measured(folder: Path, seeds: range) -> dict[str, dict[str, list[float]]]:
-    """Collects what every training reaches with each seed, by training and precision.
-
-    Args:
-      folder: Where the work directories are.
-      seeds: The seeds of each training.
-    """
+    """Trains with each seed, and collects the metric's values by training and precision."""
     places = {
         (name, precision, seed): folder / f"{name}-{precision}-{seed}"
         for name in TRAININGS
@@ -89,7 +84,7 @@ def measured(folder: Path, seeds: range) -> dict[str, dict[str, list[float]]]:
 
 
 def markdown(found: dict[str, dict[str, list[float]]]) -> str:
-    """Writes the means, and all seeds."""
+    """Tabulates the means and all seeds."""
     rows = [
         (name, TRAININGS[name].metric, precision, f"{statistics.mean(values):.4f}", *(f"{v:.4f}" for v in values))
         for name, reached in found.items()

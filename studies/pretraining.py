@@ -1,13 +1,12 @@
-"""Train the small models from which studies start that need trained weights, in place of published models.
+"""Train the small models from which some studies start, in place of published models.
 
     python -m studies.pretraining --data=data --runs=runs/replication
 
 The models are a Marian of 2 + 2 blocks on the first half of Multi30k's captions, and a GPT of 4 blocks on the first
-half of WikiText-2's articles. Only missing models are trained. The weights stay in `RUNS/pretrained/NAME`, out of git;
+half of WikiText-2's articles. Only missing models are trained. The weights stay in `RUNS/pretrained/NAME`, outside git;
 the results of each model are kept in `docs/replication/pretrained/NAME.json`. `python -m studies.replication` trains
-the model that a study needs in the same way. Another machine rounds differently, so the same training gives another
-model there, of the same quality. A study that goes on there compares within each seed, for which all settings start
-from one model.
+the model that a study needs in the same way. Another machine rounds differently, so there the same training gives
+another model, of the same quality. All settings of a study start from one model.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from studies import data, kept, runs
 from train import cli
 from train.grids import pool
 
-FOLDER = "pretrained"  # of the runs, and of what is kept
+FOLDER = "pretrained"  # name of the runs' folder, and of the archives'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +28,9 @@ class Pretrained:
     """A model, and how it is trained.
 
     Attributes:
-      config: The file.
+      config: The config file.
       fields: `FIELD=VALUE` of its run; `{data}` is the folder of data sets.
-      metric: What is said of it.
+      metric: The metric that is printed.
     """
 
     config: str
@@ -39,7 +38,7 @@ class Pretrained:
     metric: str
 
 
-# Of width 96, with norms before each layer: an MLP behind a norm can be the linear projection that it replaces.
+# Layers begin with a norm: an MLP after a norm can equal the linear projection that it replaces.
 TRANSLATOR = (
     "data.source=file:{data}/multi30k",
     "data.source_column=de",
@@ -118,15 +117,15 @@ MODELS = {
 @cli.program(
     __doc__,
     cli.flag("--data", type=Path, default=Path("data"), help="the folder of data sets"),
-    cli.flag("--runs", type=Path, default=Path("runs/replication"), help="where the sweeps are"),
-    cli.flag("--only", nargs="*", default=[*MODELS], metavar="NAME", help=f"of {', '.join(MODELS)}"),
+    cli.flag("--runs", type=Path, default=Path("runs/replication"), help="folder of the sweeps"),
+    cli.flag("--only", nargs="*", default=[*MODELS], metavar="NAME", help=f"the models: {', '.join(MODELS)}"),
     lasting=True,
 )
 def main(flags: argparse.Namespace) -> None:
-    """Trains.
+    """Trains the models.
 
     Raises:
-      UsageError: an unknown model, or one whose training failed.
+      UsageError: A model is unknown, or its training failed.
     """
     for name in flags.only:
         check_known("model", name, MODELS)
@@ -135,16 +134,16 @@ def main(flags: argparse.Namespace) -> None:
 
 
 def folder(name: str, above: Path) -> Path:
-    """Finds a model's work directory in the folder of all runs."""
+    """Names a model's work directory in the folder of all runs."""
     return above / FOLDER / name
 
 
 def train(name: str, sets: Path, above: Path) -> None:
-    """Trains a model that is not there yet, and keeps what it came to.
+    """Trains a model that does not exist yet, and keeps its results.
 
     Raises:
-      UsageError: it failed, and the same command goes on; or another model is kept than is here.
-      KeyboardInterrupt: it was stopped.
+      UsageError: The training failed, or the kept results are those of another model.
+      KeyboardInterrupt: The training was stopped.
     """
     model, workdir = MODELS[name], folder(name, above)
     if not pool.is_finished(workdir):
@@ -155,12 +154,12 @@ def train(name: str, sets: Path, above: Path) -> None:
         if outcomes[workdir] == pool.STOPPED:
             raise KeyboardInterrupt
     if not pool.is_finished(workdir):
-        raise UsageError(f"{name} has not been pretrained; see {pool.log_of(workdir)}. The same command goes on.")
+        raise UsageError(f"{name} has not been pretrained; see {pool.log_of(workdir)}. The same command continues.")
     out, there = kept.KEPT / FOLDER / f"{name}.json", archive.find([workdir])
     if out.is_file() and [run.results for run in archive.find([out]).entries] != [run.results for run in there.entries]:
         raise UsageError(
-            f"{name} came to other results in {workdir} than in {out}, and all runs of a study start from one model; "
-            "copy its folder from where it was trained, or move what is kept of the study and of the model away."
+            f"{name} has other results in {workdir} than in {out}, but all runs of a study start from one model; copy "
+            "its folder from where it was trained, or move the archives of the study and of the model away."
         )
     out.parent.mkdir(parents=True, exist_ok=True)
     archive.write(there, out, above)

@@ -1,15 +1,15 @@
-"""The sweeps behind docs/studies: what the papers' claims come to, at the size that two CPU cores allow.
+"""Train the sweeps behind docs/studies, which test the papers' claims at the size that two CPU cores allow.
 
     python -m studies.replication --data=DATA --runs=runs/replication --only gpt_tuned
     python -m studies.replication --tables
 
-The program trains what has no result yet, with `train.sweep`. It keeps each run and each trial in
-`docs/replication/NAME.json` as it ends, and does not train again what is kept there, on any machine. So you can stop
-it, commit that file, and give the same command later. The page's tables and pictures are made of what is kept. DATA is
-a folder with `tfds/` (mnist, cifar100), `imdb/`, `wikitext2/`, `spa_eng/` and `multi30k/`; results record this path, so
-give it relative to the project's folder. What is kept was trained with `--data=data`. To train a study anew, or with
-another path, move its file away. `--archive` trains nothing: it keeps what a killed process left. `--seconds` stops
-after that time, as Ctrl-C does, and ends with 0: trainings that run save within seconds, and go on at the next call.
+Runs without a result are trained with `train.sweep`. Each run and each trial is kept in `docs/replication/NAME.json`
+when it ends, and is not trained again on any machine. So you can stop the program, commit that file, and give the same
+command later. The page's tables and pictures are made from that file. DATA is a folder with `tfds/` (mnist, cifar100),
+`imdb/`, `wikitext2/`, `spa_eng/` and `multi30k/`; results record this path, so give it relative to the project's
+folder. The kept runs were trained with `--data=data`. To train a study anew, or with another path, move its file away.
+`--archive` trains nothing: it keeps what a killed process left. `--seconds` stops after that time, as Ctrl-C does, and
+ends with 0; runs in progress are saved within seconds, and the next call continues them.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from analysis import comparison, tables, verdicts
+from analysis import archive, comparison, tables, verdicts
 from analysis.metrics import METRICS
 from analysis.pictures import curves, effects, style
 from analysis.runs import Found
@@ -39,25 +39,25 @@ from train.grids import declaration
 from train.grids.declaration import Declaration
 
 PAGES = runs.ROOT / "docs/studies"
-SEEDS_ALONE = "± is half a 95 % interval over seeds; it leaves out the sampling of the test set."
+SEEDS_ALONE = "± is half the 95 % interval over seeds; it leaves out the sampling of the test set."
 
 
 @cli.program(
     __doc__,
     cli.flag("--data", type=Path, default=Path("data"), help="the folder of data sets"),
-    cli.flag("--runs", type=Path, default=Path("runs/replication"), help="where the sweeps are"),
-    cli.flag("--only", nargs="*", default=[*ALL], metavar="NAME", help=f"of {', '.join(ALL)}"),
+    cli.flag("--runs", type=Path, default=Path("runs/replication"), help="folder of the sweeps"),
+    cli.flag("--only", nargs="*", default=[*ALL], metavar="NAME", help=f"the studies: {', '.join(ALL)}"),
     cli.flag("--print", action="store_true", help="print each sweep's command, and train nothing"),
     cli.flag("--archive", action="store_true", help="keep what a killed process left, and train nothing"),
-    cli.flag("--tables", action="store_true", help="only write the tables and pictures of what is kept"),
-    cli.flag("--seconds", type=cli.count, default=0, help="stop, saved, after so long; default is no end"),
+    cli.flag("--tables", action="store_true", help="only write the tables and pictures of the kept runs"),
+    cli.flag("--seconds", type=cli.count, default=0, help="save and stop after this time; by default never"),
     lasting=True,
 )
 def main(flags: argparse.Namespace) -> int:
-    """Trains, or prints or draws alone; returns the exit code. A run that fails stops no study.
+    """Trains, prints, archives or draws the studies; returns the exit code. A failed run does not stop its study.
 
     Raises:
-      UsageError: an unknown study, or what `train` raises.
+      UsageError: A study is unknown; see `train` too.
     """
     for name in flags.only:
         check_known("study", name, ALL)
@@ -70,14 +70,14 @@ def main(flags: argparse.Namespace) -> int:
                 raise
             print(_kept(name, flags.runs / name))
         if over.is_set():
-            print("The time is over; the same command goes on.")
+            print("Time is up; the same command continues.")
             break
     signal.alarm(0)
     return code
 
 
 def _over_after(seconds: int) -> threading.Event:
-    """Interrupts this program after so long, as Ctrl-C does, and then sets what is returned; 0 is never."""
+    """Interrupts this program after some seconds, as Ctrl-C does, and sets the returned event; 0 is never."""
     over = threading.Event()
 
     def ring(*_: Any) -> None:
@@ -92,7 +92,7 @@ def _over_after(seconds: int) -> threading.Event:
 
 
 def _do(name: str, flags: argparse.Namespace) -> int:
-    """Does with a study what the flags say; returns the exit code."""
+    """Does what the flags ask for with a study; returns the exit code."""
     folder = flags.runs / name
     given = ALL[name].flags(flags.data, folder)
     if flags.print:
@@ -102,28 +102,28 @@ def _do(name: str, flags: argparse.Namespace) -> int:
     elif flags.tables or train(given, folder, flags.data):
         put(name)
     else:
-        print(f"{name} has not finished; the same command goes on.")
+        print(f"{name} has not finished; the same command continues.")
         return cli.FAILED
     return cli.DONE
 
 
 def _kept(name: str, folder: Path) -> str:
-    """Keeps what has ended, and says how much it is."""
+    """Keeps the runs and trials that have ended, and counts them in a sentence."""
     finished, trials = kept.keep(folder)
     return f"{name}: {finished} of {counted(ALL[name].runs, 'run')} and {counted(trials, 'trial')} are kept."
 
 
 def train(given: list[str], folder: Path, sets: Path) -> bool:
-    """Trains what is not kept yet of a sweep, and keeps it run by run; returns whether no run failed.
+    """Trains a sweep's runs that are not kept yet, and keeps each of them; returns whether none failed.
 
     Raises:
-      UsageError: a mistake in what the sweep is given, such as data that are not there.
-      KeyboardInterrupt: it was stopped.
+      UsageError: The sweep's flags are wrong, or its data are missing.
+      KeyboardInterrupt: The sweep was stopped.
     """
     study = ALL[folder.name]
     if kept.keep(folder)[0] >= study.runs:
         return True
-    kept.put_back(folder)
+    archive.unpack(kept.read(folder.name), folder)
     if study.start:
         pretraining.train(study.start, sets, folder.parent)
     done = not sweep.run(sweep.main.parser().parse_args(given), lambda _: kept.keep(folder))
@@ -133,10 +133,10 @@ def train(given: list[str], folder: Path, sets: Path) -> bool:
 
 
 def put(name: str) -> None:
-    """Puts the tables of what is kept of a study, and its pictures, into its page.
+    """Writes the tables and pictures of a study's kept runs into its page.
 
     Raises:
-      UsageError: the page has no place for it.
+      UsageError: The page has no place for them.
     """
     found = kept.find(name)
     runs.put(PAGES / f"{name}.md", name, text(name))
@@ -150,14 +150,14 @@ def put(name: str) -> None:
 
 
 def _curves(name: str, found: Found) -> tuple[curves.Groups, str]:
-    """Groups the records by setting, and names the study's first metric that they have on validation data."""
+    """Groups the records by setting, and finds the study's first metric that they have on validation data."""
     groups = {group.label: [run.record for run in group.runs] for group in found.groups}
     measured = curves.metrics_of(groups)
     return groups, next(metric for metric in ALL[name].metrics if metric in measured)
 
 
 def text(name: str) -> str:
-    """Writes the question, what each setting reached, the verdicts on what is compared, and the pictures."""
+    """Writes the question, the results of each setting, the verdicts, and the pictures."""
     found, study = kept.find(name), ALL[name]
     declared = declaration.read(DECLARATIONS / f"{name}.json")
     count = sum(len(group.runs) for group in found.groups) if found else 0
@@ -166,12 +166,15 @@ def text(name: str) -> str:
     if found is None:
         return f"{asked}\n\n{_planned(name, declared)}"
     drawn = _curves(name, found)[1]
-    parts = [*_parts(found, name), flatness(found, declared, drawn), _pictures(name, drawn)]
-    return "\n\n".join(filter(None, [asked, *parts]))
+    pictures = (
+        f"![Each comparison with its interval](../replication/{name}_effects.svg)",
+        f"![{METRICS[drawn].title} by step of training](../replication/{name}.svg)",
+    )
+    return "\n\n".join(filter(None, [asked, *_parts(found, name), flatness(found, declared, drawn), *pictures]))
 
 
 def _planned(name: str, declared: Declaration) -> str:
-    """Says what is declared of a study that has no run yet."""
+    """Describes the declaration of a study that has no run yet."""
     rates = ALL[name].tune.partition("=")[2].replace(",", ", ")
     rates = f" Learning rates to choose from are {rates}." if rates else ""
     rows = [(row.name, verdicts.claimed(row, METRICS[declared.metric])) for row in declared.family]
@@ -179,13 +182,13 @@ def _planned(name: str, declared: Declaration) -> str:
 
 
 def flatness(found: Found, declared: Declaration, other: str) -> str:
-    """Says how a metric of validation data changed in the last fifth of training, and whether it was flat.
+    """Describes how a validation metric changed in the last fifth of training, and whether it was flat.
 
-    It was where the mean change of every setting is within the margin. Nothing is said of single evaluations.
+    It was flat if the mean change of every setting is within the margin; '' if runs have too few evaluations.
 
     Args:
       declared: The metric and its margin.
-      other: What is told of where validation data have no such metric; then nobody knows whether it was flat.
+      other: The metric to describe if validation data lack the declared one; flatness is then unknown.
     """
     known = all(run.curve(declared.metric) for group in found.groups for run in group.runs)
     name = declared.metric if known else other
@@ -215,7 +218,7 @@ def _parts(found: Found, name: str) -> list[str]:
 
 
 def _judged(found: Found, name: str) -> ResultTable:
-    """Writes the verdicts on what a study declared, in the words that its size allows."""
+    """Tabulates the verdicts on a study's declaration, in the words that its size allows."""
     judged = verdicts.table(found, declaration.read(DECLARATIONS / f"{name}.json"))
     words = {column.name: column.cells for column in judged.columns}["verdict"]
     worded = tuple(_worded(word, name) for word in words)
@@ -228,13 +231,8 @@ def _worded(verdict: str, name: str) -> str:
     return ledger.worded(verdict, "reduced" if kind == ledger.ANOTHER else kind)
 
 
-def _pictures(name: str, metric: str) -> str:
-    shown = f"![Each comparison with its interval](../replication/{name}_effects.svg)"
-    return f"{shown}\n\n![{METRICS[metric].title} by step of training](../replication/{name}.svg)"
-
-
 def only(table: ResultTable, names: Iterable[str]) -> ResultTable:
-    """Takes these columns of a table, in their order there."""
+    """Selects columns of a table by name, in the table's order."""
     names = set(names)
     return ResultTable(tuple(column for column in table.columns if column.name in names))
 

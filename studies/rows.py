@@ -1,4 +1,4 @@
-"""Tables with a row for each mechanism, trained alike in one model; what was trained earlier is kept."""
+"""Tables with a row for each mechanism, all trained alike in one model; earlier results are kept."""
 
 import argparse
 import dataclasses
@@ -17,24 +17,24 @@ from train import cli
 from train.grids import pool
 
 KEPT = ("seed", "best", "best_step", "steps", "parameters", "git")
-# Options of today's models, which stand beside the mechanisms: shared keys and values, a latent, norms, a window.
+# Options of today's models, compared with the mechanisms: shared keys and values, a latent, norms, a window.
 OPTIONS = ("kv_heads=1", "latent=16", "qk_norm='rms'", "window=8")
 TODAY = tuple(f"dot_product({option})" for option in OPTIONS)
-Found = dict[str, list[dict[str, Any]]]  # from a spec string to what each of its seeds came to
+Found = dict[str, list[dict[str, Any]]]  # the results of a spec string's seeds
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """What is trained, and how it is shown.
+    """A table of trained mechanisms.
 
     Attributes:
       name: The name of the JSON in `benchmarks/results` and of the figure in the page.
-      page: Where the table stands.
-      specs: Its rows, in order.
-      flags: The flags of every run, beside `--config.model.attention` and `--config.seed`.
-      title: The title of the column that is compared.
-      value: The number of a run that stands there.
-      special: Flags that one spec string needs.
+      page: The page that has the table.
+      specs: The spec strings of the rows, in order.
+      flags: The flags of every run, besides `--config.model.attention` and `--config.seed`.
+      title: The title of the compared column.
+      value: Reads the number in this column from a run's result.
+      special: Makes further flags that a spec string needs.
     """
 
     name: str
@@ -46,15 +46,15 @@ class Table:
     special: Callable[[str], Sequence[str]] = lambda spec: ()
 
     def make(self, only: Sequence[str], seeds: int, folder: Path) -> None:
-        """Trains what has no result yet, then writes the JSON and the page.
+        """Trains runs without a result, then writes the JSON and the page.
 
         Args:
-          only: Which spec strings are trained.
-          seeds: The number of seeds of each, from 0 on.
-          folder: Where the work directories are.
+          only: The spec strings to train.
+          seeds: The number of seeds of each, counted from 0.
+          folder: The folder of the work directories.
 
         Raises:
-          UsageError: a mechanism that is none, nothing that has finished, or rows kept from other versions.
+          UsageError: A mechanism or row is unknown, nothing has finished, or kept rows are of other versions.
         """
         for spec in only:
             mechanisms.resolve(spec, 1)
@@ -76,7 +76,7 @@ class Table:
         self.write(found)
 
     def write(self, found: Found) -> None:
-        """Writes the JSON and the page: what has been found, and what the JSON has of other rows and seeds."""
+        """Writes the JSON and the page: these results, and those of other rows and seeds that the JSON has."""
         some, file = next(iter(found.values()))[0], runs.file_of(self.name)
         before = read_json(file) if file.exists() else {"versions": some["versions"], "runs": {}}
         if any(run["versions"] != before["versions"] for done in found.values() for run in done):
@@ -88,7 +88,7 @@ class Table:
         runs.put(self.page, self.name, self.markdown(kept))
 
     def _merged(self, before: Found, found: Found) -> Found:
-        """Merges the runs, ordered by row and by seed; a run keeps its own commit."""
+        """Merges runs, ordered by row and seed; each run keeps its own commit."""
         merged = {}
         for spec in self.specs:
             by_seed = {run["seed"]: run for run in (*before.get(spec, ()), *found.get(spec, ()))}
@@ -96,7 +96,7 @@ class Table:
         return {spec: done for spec, done in merged.items() if done}
 
     def markdown(self, kept: Found) -> str:
-        """Writes the table: mean and range over seeds, and parameters."""
+        """Tabulates the mean and range over seeds, and the parameters."""
         rows = []
         for spec, done in kept.items():
             values = [self.value(run) for run in done]
@@ -107,28 +107,28 @@ class Table:
 
 
 def program(doc: str | None, table: Table, folder: Path, seeds: int) -> Callable[..., int]:
-    """Makes the `main` of the program that makes a table, in which `folder` and `seeds` are the defaults."""
+    """Makes the `main` of a table's program, with default values of its flags."""
 
     @cli.program(
         doc,
-        cli.flag("--runs", type=Path, default=folder, help="where the work directories are"),
-        cli.flag("--seeds", type=cli.count, default=seeds, help="number of seeds of each row, from 0"),
+        cli.flag("--runs", type=Path, default=folder, help="folder of the work directories"),
+        cli.flag("--seeds", type=cli.count, default=seeds, help="number of seeds per row, counted from 0"),
         cli.flag("--only", nargs="*", default=table.specs, help="rows to train"),
         lasting=True,
     )
     def main(flags: argparse.Namespace) -> None:
-        """Trains, then writes both files."""
+        """Trains the rows, then writes both files."""
         table.make(flags.only, flags.seeds, flags.runs)
 
     return main
 
 
 def place(spec: str, seed: int, folder: Path) -> Path:
-    """Finds the work directory of one run."""
+    """Names the work directory of a run."""
     return folder / f"{pool.name_of(spec)}-{seed}"
 
 
 def results(spec: str, folder: Path) -> list[dict[str, Any]]:
-    """Reads what each finished seed of one mechanism reached."""
+    """Reads the results of a mechanism's finished seeds."""
     found = {seed: runs.result(place(spec, seed, folder)) for seed in range(100)}
     return [{"seed": seed} | result for seed, result in found.items() if result]

@@ -1,4 +1,4 @@
-"""Runs of `python -m train.main`, one on each CPU at a time, and tables of them in the docs."""
+"""Runs of `python -m train.main`, one on each CPU at a time, and their tables in the documents."""
 
 import json
 import re
@@ -16,14 +16,14 @@ ROOT = Path(__file__).parent.parent
 
 
 def train_all(todo: Mapping[Path, Sequence[str]], say: Callable[[dict[str, Any]], str]) -> dict[Path, str]:
-    """Trains what has no result yet, a process for each CPU at a time, and prints a line for each run.
+    """Trains runs without a result, one process on each CPU at a time, and prints a line for each run.
 
     Args:
-      todo: From a work directory to the flags of its run.
-      say: From a run's `result.json` to what is printed of it.
+      todo: The flags of each work directory's run.
+      say: Makes a run's line from its `result.json`.
 
     Returns:
-      How each ended; see `pool.run_all`.
+      How each run ended; see `pool.run_all`.
     """
 
     def ended(workdir: Path, outcome: str, _: float) -> None:
@@ -34,13 +34,13 @@ def train_all(todo: Mapping[Path, Sequence[str]], say: Callable[[dict[str, Any]]
 
 
 def result(workdir: Path) -> dict[str, Any] | None:
-    """Reads what a finished run came to; None where it has not finished."""
+    """Reads a run's result; None if it has not finished."""
     path = workdir / "result.json"
     return read_json(path) if path.exists() else None
 
 
 def write(name: str, about: Mapping[str, Any], some: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
-    """Writes a study's JSON: what it is, where some run of it was made, and what is kept of all."""
+    """Writes a study's JSON: facts about it, versions and devices of one of its runs, and the kept results."""
     record = {**about, "versions": some["versions"], "devices": some["devices"], "runs": kept}
     file_of(name).write_text(json.dumps(record, indent=2) + "\n")
 
@@ -51,11 +51,11 @@ def file_of(name: str) -> Path:
 
 
 def with_figures(text: str, figure: Callable[[str], str | None]) -> str:
-    """Makes the figures of a page anew: what stands between `<!-- figures: NAME -->` and `<!-- end -->`.
+    """Replaces the figures of a page, which stand between `<!-- figures: NAME -->` and `<!-- end -->`.
 
     Args:
-      figure: From a name to a number for a sentence, to a table, which gets lines of its own, or to None, which leaves
-        the figure as it is.
+      figure: Makes the figure of a name: a number for a sentence, a table for separate lines, or None to leave it as
+        it is.
     """
 
     def between(match: re.Match[str]) -> str:
@@ -68,10 +68,10 @@ def with_figures(text: str, figure: Callable[[str], str | None]) -> str:
 
 
 def put(page: Path, name: str, made: str) -> None:
-    """Writes one figure into a page.
+    """Writes a figure into a page.
 
     Raises:
-      UsageError: the page has no place for it.
+      UsageError: The page has no place for it.
     """
     text = page.read_text(encoding="utf-8")
     if MARK.format(name) not in text:

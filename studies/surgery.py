@@ -1,15 +1,15 @@
-"""Studies of layers exchanged in trained models, as Zhang does: each run starts from a model of `studies.pretraining`.
+"""Studies that exchange layers of trained models, as Zhang does: each run starts from a model of `studies.pretraining`.
 
-The studies were declared before any of their runs was trained; only the models existed. Each takes about an hour of one
-core. Fine-tuning uses the half of the data that the model has not seen.
+They were declared when the models had been trained, but none of their own runs. Each takes about an hour of one core.
+Fine-tuning uses the half of the data that the model has not seen.
 """
 
 from studies import pretraining
 from studies.definitions import Study
 
-COMMIT = "e487ec79f11a9a57f6702793c32d00abb5fe81ea"  # whose code trains them
+COMMIT = "e487ec79f11a9a57f6702793c32d00abb5fe81ea"  # trains the surgeries
 RATES = "optimizer.learning_rate=5e-4,2e-3,8e-3"
-# Beside the mechanisms: the control, whose linear projections start anew, and MLPs that start as these were.
+# Besides the mechanisms: a control with fresh linear projections, and MLPs that start equal to the trained ones.
 BESIDE = ("argument=dot_product,train.fresh=/(key|value)/", "argument=mlp_kv,train.exchanged=like")
 TUNED = (
     "train.init_from={start}",

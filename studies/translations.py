@@ -3,9 +3,9 @@
     python -m studies.translations --set=anki --data=spa.txt.xz --runs=runs/anki
     python -m studies.translations --set=multi30k --data=FOLDER --runs=runs/multi30k
 
-The program trains what has no result yet, with `python -m train.main`, one process on each CPU. It writes
-`benchmarks/results/SET_cpu.json` and the table in `docs/language.md`. There is no table until dot product has
-reached the least BLEU that the set demands on test data: mechanisms are not compared in models that cannot translate.
+Runs without a result are trained with `python -m train.main`, one process on each CPU. The program writes
+`benchmarks/results/SET_cpu.json` and the table in `docs/language.md`. There is no table until dot product has reached
+the set's minimum BLEU on test data: mechanisms are not compared in models that cannot translate.
 """
 
 import argparse
@@ -28,12 +28,12 @@ KEPT = ("best", "best_step", "steps", "seconds", "parameters", "attention_layer_
 
 @dataclasses.dataclass(frozen=True)
 class Set:
-    """An experiment.
+    """A comparison of translators.
 
     Attributes:
       config: The config of all runs.
-      mechanisms: Its arguments, the baseline first.
-      flags: What is smaller than in the config, so that two CPU cores can do it.
+      mechanisms: The config's arguments, the baseline first.
+      flags: Fields that make the training small enough for two CPU cores.
       floor: BLEU that the baseline must reach on test data.
     """
 
@@ -73,11 +73,11 @@ SETS = {
     __doc__,
     cli.flag("--set", choices=SETS, required=True, help="the set of pairs"),
     cli.flag("--data", type=Path, required=True, help="the file or folder of pairs"),
-    cli.flag("--runs", type=Path, required=True, help="where the work directories are"),
+    cli.flag("--runs", type=Path, required=True, help="folder of the work directories"),
     lasting=True,
 )
 def main(flags: argparse.Namespace) -> None:
-    """Trains, then writes both files."""
+    """Trains the translators, then writes both files."""
     chosen = SETS[flags.set]
     folders = {spec: flags.runs / pool.name_of(spec) for spec in chosen.mechanisms}
     fields = [f"--config.data.source=file:{flags.data.resolve()}", *(f"--config.{field}" for field in chosen.flags)]
@@ -91,7 +91,7 @@ def write(name: str, done: dict[str, dict[str, Any]]) -> None:
     """Writes the JSON with all figures, and the table between the marks in the docs.
 
     Raises:
-      UsageError: the baseline has not finished, or not reached the floor.
+      UsageError: The baseline has not finished, or has not reached the floor.
     """
     check_floor(done, SETS[name].floor)
     about = {
@@ -105,19 +105,19 @@ def write(name: str, done: dict[str, dict[str, Any]]) -> None:
 
 
 def check_floor(done: dict[str, dict[str, Any]], floor: float) -> None:
-    """Raises a UsageError where the baseline cannot translate yet."""
+    """Raises a UsageError if the baseline cannot translate yet."""
     if BASELINE not in done:
         raise UsageError(f"{BASELINE} has not finished, so there is nothing to compare with; run it again.")
     reached = done[BASELINE]["best"]["test"]["bleu"]
     if reached < floor:
         raise UsageError(
-            f"{BASELINE} reached {reached:.2f} BLEU, below the floor of {floor}: no comparison is made of models that "
-            "cannot translate; train longer."
+            f"{BASELINE} reached {reached:.2f} BLEU, below the floor of {floor}: models that cannot translate are not "
+            "compared; train longer."
         )
 
 
 def table(done: dict[str, dict[str, Any]]) -> str:
-    """Writes what each mechanism's best step on validation data reached on test data."""
+    """Tabulates test results of each mechanism at the step that was best on validation data."""
     titles = ("mechanism", "BLEU", "chrF", "accuracy, %", "with padding, %", "loss", "parameters", "trains for")
     return plain_markdown(titles, (_cells(spec, result) for spec, result in done.items()))
 

@@ -1,1 +1,1 @@
-"""The explorer: one page that shows what the heads of trained models attend to."""
+"""The explorer: a page that shows what the heads of trained models attend to."""

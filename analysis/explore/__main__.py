@@ -1,4 +1,4 @@
-"""Write a page that shows what the heads of trained models attend to; it opens in any browser, without a network.
+"""Write a page that shows what the heads of trained models attend to, for any browser, without a network.
 
 python -m analysis.explore --workdir=runs/gpt --text="for each line in the file, read the line"
 python -m analysis.explore --workdir=runs/vit --examples 3 5 10 --out=digits.html
@@ -6,9 +6,9 @@ python -m analysis.explore --workdir=runs/dates --text="en de 12/31/1999" --text
 python -m analysis.explore --workdir=runs/digits/super runs/digits/neural
 python -m analysis.explore --gallery --workdir=runs/gpt runs/vit runs/dates --text="for each line, read it"
 
-Texts come from --text or from the run's data; images come from the run's data. Two runs that read the same tokens can
-be shown side by side. A gallery shows the same examples through many mechanisms; its folders are runs, or hold them:
-one for each task and mechanism.
+Texts come from --text or from the run's data; images come from the run's data. Runs that read the same tokens can be
+shown side by side. A gallery shows the same examples through many mechanisms; its folders are runs or hold runs, one
+for each task and mechanism.
 """
 
 import argparse
@@ -28,17 +28,17 @@ from train.cli.terminal import counted
     cli.flag("runs", nargs="*", type=Path, metavar="RUN ...", help="more runs, to show beside the first"),
     cli.flag("--workdir", type=Path, required=True, metavar="RUN", help="the run's folder"),
     cli.flag("--gallery", action="store_true", help="show all mechanisms side by side, with runs of one or more tasks"),
-    cli.flag("--text", action="append", default=[], help="what a model of text reads; may be given several times"),
+    cli.flag("--text", action="append", default=[], help="text for models of text; may be given several times"),
     cli.flag("--examples", nargs="+", type=int, default=[0, 1, 2], help="numbers of examples, from 0; default 0 1 2"),
     cli.flag("--split", default="test", help="split of the examples: train, validation or test"),
-    cli.flag("--tokens", type=cli.count, default=64, help="the most tokens of an example of text"),
+    cli.flag("--tokens", type=cli.count, default=64, help="most tokens taken from a text of the data"),
     cli.flag("--step", default="best", help="best, last or a step that has a checkpoint"),
     cli.CODE,
     cli.flag("--out", type=cli.new_file, default="explorer.html", help="the page"),
 )
 def main(flags: argparse.Namespace) -> None:
     """Writes the page."""
-    from analysis.explore import extraction, page  # after what answers --help
+    from analysis.explore import extraction, page  # slow, so not before --help
     from train.mesh import compilation
 
     compilation.keep_programs()
@@ -57,7 +57,7 @@ def main(flags: argparse.Namespace) -> None:
 
 
 def _gallery(folders: Sequence[Path], wanted: Any) -> tuple[str, str]:
-    """Makes the page of the mechanisms whose runs are in some folders, and says what is in it."""
+    """Makes the page of the mechanisms whose runs are in the folders, and describes its content."""
     from analysis import archive
     from analysis.explore import extraction, page
 

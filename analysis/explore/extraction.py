@@ -1,4 +1,4 @@
-"""What the heads of a trained model attend to on some examples: every layer, head and pair of tokens."""
+"""The attention of a trained model on examples: every layer, head and pair of tokens."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ from train.decode.translator import Translator
 from train.run import workdir
 from train.tasks.task import Task
 
-TITLE = 60  # characters of a text that name it
-LIKELY = 3  # tokens that a model expects most
+TITLE = 60  # longest title of an example, in characters
+LIKELY = 3  # number of most likely tokens that are named
 TWICE = "random tokens, twice (shows induction)"
 SAMPLE = 1 << 16  # ids of a split from which random tokens are drawn
 NAMES = {"cross": "target to source", "encoder": "encoder", "decoder": "decoder", "self": "self-attention"}
@@ -30,13 +30,13 @@ NAMES = {"cross": "target to source", "encoder": "encoder", "decoder": "decoder"
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What is to be looked at.
+    """The examples and the checkpoint to look at.
 
     Attributes:
-      texts: Texts; without any, examples of the run's data.
+      texts: Texts; without any, examples are taken from the run's data.
       indices: The examples' indices in the split.
       split: `train`, `validation` or `test`.
-      tokens: The most tokens of a text from the data.
+      tokens: Most tokens taken from a text of the data.
       step: `best` (needs a finished run), `last` or a step that has a checkpoint.
     """
 
@@ -47,7 +47,7 @@ class Wanted:
     step: str = "best"
 
     def of_task(self, directory: Path) -> "Wanted":
-        """Leaves out the texts where a run's model reads none, or reads them to translate."""
+        """Drops the texts if the run's model does not read texts, or translates them."""
         task = workdir.load_config(directory).task
         return self if task in attention_maps.TEXT_TASKS else dataclasses.replace(self, texts=())
 
@@ -58,11 +58,11 @@ class Look:
 
     Attributes:
       title: The example in a few words.
-      maps: The weights by stack; those of a Vision Transformer are of patches.
-      image: The model's input, scaled to [0, 1]; None of texts.
-      grid: The patches of an image, high and wide.
-      note: What the model makes of the example, in words.
-      expected: What a language model expects, after each token or in its place, in words.
+      maps: The weights by stack; tokens of a Vision Transformer are patches.
+      image: The model's input, scaled to [0, 1]; None for texts.
+      grid: The image's numbers of patches, vertically and horizontally.
+      note: A sentence on the model's output.
+      expected: A sentence for each token on what a language model expects after it or in its place.
     """
 
     title: str
@@ -74,11 +74,11 @@ class Look:
 
     @property
     def read(self) -> list[str]:
-        """The tokens that the model reads, by which runs are known to see the same example."""
+        """The tokens that the model reads; runs that see the same example read the same tokens."""
         return next(maps for name, maps in self.maps.items() if name != NAMES["decoder"]).columns
 
     def pairs(self, maps: TextMaps) -> patterns.Pairs:
-        """Finds the pairs of each pattern of a stack."""
+        """Finds the pairs of each pattern in a stack."""
         if self.image is not None:
             return patterns.of_patches(self.grid, len(maps.rows) > self.grid[0] * self.grid[1])
         return patterns.of_tokens(maps.rows, maps.columns, maps.causal, cross=not maps.rollout)
@@ -86,12 +86,7 @@ class Look:
 
 @dataclasses.dataclass(frozen=True)
 class Looks:
-    """What the model of one run attends to.
-
-    Attributes:
-      directory: Its work directory.
-      examples: What it attends to on each example.
-    """
+    """What a run's model attends to on each example."""
 
     directory: Path
     config: Config
@@ -99,7 +94,7 @@ class Looks:
 
     @property
     def given(self) -> list[Look]:
-        """The examples that the user chose, without random tokens."""
+        """The examples without the random tokens."""
         return [look for look in self.examples if look.title != _short(TWICE)]
 
 
@@ -122,23 +117,23 @@ def of_run(directory: Path, wanted: Wanted) -> Looks:
 
 
 def alike(runs: Sequence[Looks]) -> Sequence[Looks]:
-    """Checks that all runs see the same examples; drops random tokens where those differ, as contexts may.
+    """Checks that all runs see the same examples, and drops random tokens if these differ, as contexts may.
 
     Raises:
-      UsageError: they differ in an example, or in the task.
+      UsageError: The runs differ in an example, or in the task.
     """
     first, *others = runs
     for other in others:
         if other.config.task != first.config.task:
             raise UsageError(
                 f"{first.directory} is a run of {first.config.task} and {other.directory} of {other.config.task}; runs "
-                "beside each other need one task."
+                "shown side by side need the same task."
             )
         for a, b in zip(first.given, other.given, strict=True):
             if (a.title, a.read, a.grid) != (b.title, b.read, b.grid):
                 raise UsageError(
-                    f"{first.directory} and {other.directory} do not read {a.title!r} as the same tokens; runs beside "
-                    "each other need the same data and the same tokeniser or patches."
+                    f"{first.directory} and {other.directory} do not read {a.title!r} as the same tokens; runs shown "
+                    "side by side need the same data and the same tokeniser or patches."
                 )
     random = [[look.read for look in run.examples if look.title == _short(TWICE)] for run in runs]
     if all(read == random[0] for read in random):
@@ -147,10 +142,10 @@ def alike(runs: Sequence[Looks]) -> Sequence[Looks]:
 
 
 def by_mechanism(runs: Sequence[Looks]) -> dict[str, list[Looks]]:
-    """Sorts runs by their mechanism, each with one of every task, without random tokens.
+    """Groups runs by mechanism, with one run of every task each, and drops random tokens.
 
     Raises:
-      UsageError: A mechanism has two runs of a task or none, or runs of one task differ in an example.
+      UsageError: A mechanism has two runs of a task or none, or runs of a task differ in an example.
     """
     by_task: dict[str, dict[str, Looks]] = {}
     for run in runs:
@@ -158,13 +153,13 @@ def by_mechanism(runs: Sequence[Looks]) -> dict[str, list[Looks]]:
         if (same := of_task.setdefault(run.config.model.attention, run)) is not run:
             raise UsageError(
                 f"{same.directory} and {run.directory} are both runs of {run.config.task} with "
-                f"{run.config.model.attention}; a gallery has one of them."
+                f"{run.config.model.attention}; leave one of them out."
             )
     names = list(dict.fromkeys(run.config.model.attention for run in runs))
     for task, of_task in by_task.items():
         alike([*of_task.values()])
         if missing := [name for name in names if name not in of_task]:
-            raise UsageError(f"No run of {task} is with {missing[0]}, which others have; give one, or leave those out.")
+            raise UsageError(f"No run of {task} has {missing[0]}, unlike another task; add one, or leave it out.")
     return {
         name: [dataclasses.replace(of_task[name], examples=of_task[name].given) for of_task in by_task.values()]
         for name in names
@@ -215,7 +210,7 @@ def _of_text(config: Config, task: Task, params: dict[str, Any], title: str, ids
 
 
 def _likely(task: Task, logits: Float[Array, "T V"]) -> list[str]:
-    """Lists the most probable tokens at each position."""
+    """Writes the most likely tokens at each position."""
     chances, ids = (np.asarray(x) for x in jax.lax.top_k(jax.nn.softmax(logits), min(LIKELY, logits.shape[-1])))
     words = alignment.words(task.corpus.tokeniser, ids.ravel())
     named = [f"“{word}” {chance:.0%}" for word, chance in zip(words, chances.ravel(), strict=True)]
@@ -257,7 +252,7 @@ def _translations(directory: Path, config: Config, wanted: Wanted) -> list[Look]
 
 
 def _stacks(maps: dict[str, TextMaps]) -> dict[str, TextMaps]:
-    """Gives the maps by their stack's name, and those of aligned values a second time, multiplied by W^A."""
+    """Names the maps of each stack, and adds those multiplied by W^A if some layer aligns values."""
     stacks = {NAMES[stack]: kept for stack, kept in maps.items()}
     for name, kept in [*stacks.items()]:
         if any(kept.mixed[path] is not layer for path, layer in kept.layers.items()):

@@ -1,4 +1,4 @@
-"""One HTML page with everything in it: script, style, and the weights in bytes."""
+"""The explorer's page: one HTML file with its script, its style, and the weights as bytes."""
 
 import base64
 import dataclasses
@@ -23,9 +23,9 @@ LARGEST = 64 << 20  # bytes of weights before compression; a browser holds a pag
 def quantised(
     weights: Float[np.ndarray, "..."],
 ) -> tuple[UInt8[np.ndarray, "..."] | Int8[np.ndarray, "..."], float]:
-    """Rounds weights to whole numbers of a byte, signed where a weight is below 0, and gives the weight of a step.
+    """Rounds weights to bytes, signed if a weight is negative, and returns them with the weight of one step.
 
-    A weight differs from its bytes by at most half a step, 1/510 of the greatest, or 1/254 if there are signs.
+    Rounding changes a weight by at most half a step: 1/510 of the greatest weight, or 1/254 if bytes are signed.
     """
     signed = bool((weights < 0).any())
     step = float(np.abs(weights).max(initial=0.0)) / (127 if signed else 255) or 1.0
@@ -39,19 +39,19 @@ class Store:
     data: bytearray = dataclasses.field(default_factory=bytearray)
 
     def add(self, values: Float[np.ndarray, "..."]) -> dict[str, Any]:
-        """Keeps an array quantised; gives where it starts, the step of its bytes, and whether they have signs."""
+        """Appends a quantised array; returns where it starts, its step, and whether its bytes are signed."""
         numbers, step = quantised(np.asarray(values, np.float32))
         place = {"at": len(self.data), "step": step, "signed": numbers.dtype == np.int8}
         self.data += numbers.tobytes()
         return place
 
     def packed(self) -> str:
-        """Compresses the bytes, and writes them in base 64."""
+        """Compresses the bytes and encodes them in base 64."""
         return base64.b64encode(gzip.compress(bytes(self.data), 6, mtime=0)).decode()
 
 
 def of(runs: Sequence[Looks]) -> str:
-    """Writes the page of some runs that see the same examples.
+    """Writes the page of runs that see the same examples.
 
     Raises:
       UsageError: There are more weights than a browser holds.
@@ -60,7 +60,7 @@ def of(runs: Sequence[Looks]) -> str:
 
 
 def gallery(mechanisms: Mapping[str, Sequence[Looks]]) -> str:
-    """Writes the page of some mechanisms side by side, each with runs of the same tasks that see the same examples.
+    """Writes the page of mechanisms side by side, whose runs are of the same tasks and see the same examples.
 
     Raises:
       UsageError: There are more weights than a browser holds.
@@ -69,7 +69,7 @@ def gallery(mechanisms: Mapping[str, Sequence[Looks]]) -> str:
 
 
 def _page(parts: Sequence[tuple[str, str, Sequence[Looks]]], gallery: bool = False) -> str:
-    """Fills the template with parts beside each other: their name, what they are, and runs whose examples they show."""
+    """Fills the template with parts side by side, each with a name, a description and runs."""
     _check_size([run for *_, runs in parts for run in runs])
     store = Store()
     data = {
@@ -103,7 +103,7 @@ def _check_size(runs: Sequence[Looks]) -> None:
 
 
 def _names(runs: Sequence[Looks]) -> list[str]:
-    """Gives the folders' names, with those above them where the names are the same."""
+    """Names the runs by their folders, or by their paths if folders have the same name."""
     paths = [run.directory.resolve() for run in runs]
     names = [path.name for path in paths]
     return names if len({*names}) == len(names) else [str(run.directory) for run in runs]

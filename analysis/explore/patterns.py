@@ -1,4 +1,4 @@
-"""Patterns by which heads are known, and how far a head follows each of them."""
+"""Patterns of attention heads, and how far a head follows each of them."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ Pairs = dict[str, Bool[np.ndarray, "T S"]]
 def scores(weights: Float[np.ndarray, "N T S"], pairs: Pairs) -> dict[str, Float[np.ndarray, " N"]]:
     """Measures how far each head follows each pattern, from 0 to 1.
 
-    A row's weights count by their absolute value, as shares of their sum. The score is the share on the pattern's
-    pairs, in the mean over the rows that have such a pair. `focus` is the greatest share, in the mean over all rows,
-    and `negative` the share of weights below 0.
+    A row's weights count by their absolute values, as shares of their sum. A score is the share on the pattern's pairs,
+    averaged over the rows that have such a pair. `focus` is the greatest share, averaged over all rows, and `negative`
+    the share of weights below 0.
 
     Args:
       pairs: The pairs of each pattern, from `of_tokens` or `of_patches`.
@@ -33,17 +33,17 @@ def scores(weights: Float[np.ndarray, "N T S"], pairs: Pairs) -> dict[str, Float
 
 
 def of_tokens(rows: Sequence[str], columns: Sequence[str], causal: bool, cross: bool) -> Pairs:
-    """Finds the pairs of each pattern of texts.
+    """Finds the pairs of each pattern in texts.
 
     `previous token`, `next token` and `same position` compare positions; `first token` and `last token` are pairs with
-    the ends. `duplicate token` are other places of the same token. In self-attention, `induction` are the tokens that
-    followed an earlier place of the same token (Elhage et al. 2021, Olsson et al. 2022).
+    the ends of the text. `duplicate token` pairs a token with its other occurrences. In self-attention, `induction`
+    pairs it with the tokens that followed its earlier occurrences (Elhage et al. 2021, Olsson et al. 2022).
 
     Args:
       rows: The texts of the T tokens that attend.
-      columns: The texts of the S tokens that are attended to; self-attention compares these alone.
-      causal: Whether no token attends to those behind it.
-      cross: Whether the tokens are of two sequences.
+      columns: The texts of the S tokens that are attended to; self-attention compares only these.
+      causal: Whether no token attends to later ones.
+      cross: Whether the tokens come from two sequences.
     """
     i, j = np.ogrid[: len(rows), : len(columns)]
     reads = np.array(rows if cross else columns, dtype=object)
@@ -64,22 +64,21 @@ def of_tokens(rows: Sequence[str], columns: Sequence[str], causal: bool, cross: 
     return {name: pattern & allowed for name, pattern in pairs.items() if not causal or name not in AHEAD}
 
 
-AHEAD = ("next token", "last token")  # which no causal token sees
+AHEAD = ("next token", "last token")  # invisible under a causal mask
 
 
 def of_patches(grid: tuple[int, int], class_token: bool) -> Pairs:
-    """Finds the pairs of each pattern of images, whose tokens are patches by rows, perhaps behind a class token.
+    """Finds the pairs of each pattern in images, whose tokens are patches row by row, perhaps after a class token.
 
-    `neighbours` are the patches that touch a patch; `same row` and `same column` are the others there.
+    `neighbours` pairs a patch with those that touch it, `same row` and `same column` with the others there.
     """
-    row, column = (x.ravel() for x in np.indices(grid))
-    apart = lambda x: np.abs(x[:, None] - x[None])  # noqa: E731
-    itself = np.eye(len(row), dtype=bool)
+    rows, columns = (np.abs(x.reshape(-1, 1) - x.reshape(1, -1)) for x in np.indices(grid))  # apart
+    itself = np.eye(len(rows), dtype=bool)
     pairs = {
         "itself": itself,
-        "neighbours": (apart(row) <= 1) & (apart(column) <= 1) & ~itself,
-        "same row": (apart(row) == 0) & ~itself,
-        "same column": (apart(column) == 0) & ~itself,
+        "neighbours": (rows <= 1) & (columns <= 1) & ~itself,
+        "same row": (rows == 0) & ~itself,
+        "same column": (columns == 0) & ~itself,
     }
     if not class_token:
         return pairs

@@ -1,1 +1,1 @@
-"""Pages that a browser opens from a file: everything is in them, and nothing is asked of the network."""
+"""Self-contained pages that a browser opens from a file, without a network."""

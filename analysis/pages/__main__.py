@@ -3,8 +3,8 @@
 python -m analysis.pages runs/trials/trials.json configs/trials.json
 python -m analysis.pages ours.json --out=ours.html
 
-The page is about the first table, and is written beside it. Others stand beside it, where their trials had the same
-settings.
+The page is about the first table, and is written beside it. Other tables add mechanisms to compare with, from trials
+that had the same settings.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from train.grids.trial_table import TrialTable
 @cli.program(
     __doc__,
     cli.flag("tables", nargs="+", type=Path, metavar="TABLE", help="tables of trials; the page is about the first"),
-    cli.flag("--out", type=cli.new_file, metavar="FILE", help="the page; default beside the first table"),
+    cli.flag("--out", type=cli.new_file, metavar="FILE", help="the page; by default beside the first table"),
 )
 def main(flags: argparse.Namespace) -> None:
     """Writes the page."""
-    from analysis import trials  # after what answers --help
+    from analysis import trials  # slow, so not before --help
     from analysis.pages.trials import page
 
     own = TrialTable.read(flags.tables[0])

@@ -1,4 +1,4 @@
-"""`report.html`: a report as a page with tables that can be sorted, and curves that show their values."""
+"""`report.html`: a report as a page with sortable tables, and curves that show their values."""
 
 import html
 import math
@@ -18,15 +18,15 @@ from analysis.tables import Number, ResultTable
 from attention.errors import in_line
 
 SPLITS = ("validation", "train")
-POINTS = 30_000  # of all curves together, which are some hundred kilobytes; longer records are thinned
-FEWEST = 20  # points of a curve
+POINTS = 30_000  # most points of all curves together, some hundred kilobytes; longer records are thinned
+FEWEST = 20  # fewest points that a thinned curve keeps
 
 
 def page(report: ComparisonReport, folder: Path) -> str:
     """Makes the page of a report.
 
     Args:
-      folder: Where the page will be; links to the runs are relative to it.
+      folder: The page's folder; links to the runs are relative to it.
     """
     runs = [run for group in report.found.groups for run in group.runs]
     names = [name for name in METRICS if any(name in line for run in runs for line in run.record)]
@@ -49,7 +49,7 @@ def page(report: ComparisonReport, folder: Path) -> str:
 
 
 def _about(runs: Sequence[Run]) -> str:
-    """Names the task and the data of all runs; '' where they differ."""
+    """Names the task and the data of all runs; '' if they differ."""
     abouts = {f"{run.settings['task'].replace('_', ' ')} of {run.settings['data.source']}" for run in runs}
     return in_line(abouts.pop().capitalize()) if len(abouts) == 1 else ""
 
@@ -81,12 +81,12 @@ def _group(group: Group, colour: str, names: Sequence[str], most: int, folder: P
 
 
 def _link(path: Path, folder: Path) -> str:
-    """Makes the address of a run's folder as seen from the page's; '' where it is not on this machine."""
+    """Makes the address of a run's folder relative to the page's; '' if it is not on this machine."""
     return quote(os.fsencode(os.path.relpath(path, folder))) + "/" if path.is_dir() else ""
 
 
 def _record(run: Run, split: str, names: Sequence[str], most: int) -> dict[str, list[float | None]]:
-    """Takes the columns of a split's record, at evenly spaced lines up to the last if there are more than `most`."""
+    """Takes the columns of a split's record, thinned evenly to at most `most` lines that include the last."""
     lines = [line for line in run.record if line["split"] == split]
     every = -(-len(lines) // most) or 1
     kept = lines[::-1][::every][::-1]

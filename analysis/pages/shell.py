@@ -1,4 +1,4 @@
-"""One file of a template, style, script and data."""
+"""Pages in one file, made of a template, style, script and data."""
 
 import json
 import re
@@ -9,13 +9,13 @@ SHELL = Path(__file__).parent
 
 
 def filled(page: Path, data: Any, **texts: str) -> str:
-    """Fills a page with everything in it.
+    """Fills a page's template.
 
     Args:
-      page: The HTML template of its body, which follows the shell's head. `{{STYLE}}`, `{{SCRIPT}}` and `{{DATA}}` are
-        replaced by the shell's and the page's style, the page's script, and the data; `{{NAME}}` by a text.
-      data: What JSON can hold.
-      texts: HTML by name, with the page's `TITLE`.
+      page: The HTML template of the body, which follows the shell's head. `{{STYLE}}`, `{{SCRIPT}}` and `{{DATA}}`
+        stand for the shell's and the page's style, the page's script, and the data; `{{NAME}}` stands for a text.
+      data: A value that JSON can hold.
+      texts: HTML by name; `TITLE` is needed.
     """
     contents = {
         "STYLE": "\n".join(_read(path) for path in (SHELL / "shell.css", page.with_suffix(".css"))),

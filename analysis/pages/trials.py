@@ -1,4 +1,4 @@
-"""The page of a table of trials: what can be claimed, what each mechanism can do, and what it costs."""
+"""The page of a table of trials: claims, the accuracies of mechanisms, and their costs."""
 
 import html
 import inspect
@@ -15,8 +15,8 @@ from attention.errors import in_line
 from train.data.trials import parse as parse_trial
 from train.grids.trial_table import TrialTable
 
-SHOWN = (BASELINE, "linear", "gated_delta")  # beside what was asked for, in the curves
-STRONG = 0.55  # from this share of the way from chance to 1 on, letters are light
+SHOWN = (BASELINE, "linear", "gated_delta")  # have curves on every page
+STRONG = 0.55  # share of the way from chance to 1 above which letters are light
 COSTS = {"parameters": "parameters", "forward_flops_per_example": "operations, thousand", "cache_bytes": "cache, bytes"}
 
 
@@ -25,8 +25,8 @@ def page(table: TrialTable, asked: Sequence[str], remarks: Sequence[str] = ()) -
 
     Args:
       table: The cells.
-      asked: The mechanisms that it is about; the others stand beside them.
-      remarks: What else is to be said of the table.
+      asked: The mechanisms that the page is about; others are shown for comparison.
+      remarks: Further remarks on the table.
     """
     specs = pictures.ordered(table)
     claims = [claim for spec in asked if spec != BASELINE for claim in _claims(table, spec)]
@@ -47,7 +47,7 @@ def page(table: TrialTable, asked: Sequence[str], remarks: Sequence[str] = ()) -
 
 
 def _task(of: Mapping[str, Any]) -> str:
-    """Says what a trial is: the first sentences of its docstring."""
+    """Takes a trial's description from the first paragraph of its docstring."""
     trial = parse_trial(of["settings"]["data.source"])
     return " ".join(inspect.getdoc(type(trial)).partition("\n\n")[0].split())
 
@@ -59,7 +59,7 @@ def _claims(table: TrialTable, spec: str) -> Iterator[str]:
 
 
 def _heat(table: TrialTable, specs: Sequence[str], asked: Sequence[str]) -> str:
-    """Writes the rows of the map: a cell for each trial and size."""
+    """Writes the map: a row for each mechanism, a cell for each trial and size."""
     columns = [(trial, name) for trial in table.trials for name in trials.sizes(table, trial)]
     heads = "".join(f"<th>{_button(trial, trials.size_of(name))}</th>" for trial, name in columns)
     lines = [f"<thead><tr><th>{_button('mechanism', '')}</th>{heads}</tr></thead><tbody>"]
@@ -80,11 +80,8 @@ def _cell(table: TrialTable, trial: str, name: str, spec: str) -> str:
     if found is None:
         reasons = [row.get("reason", "") for row in table.rows if (row["trial"], row["spec"]) == (trial, spec)]
         return f'<td class="none" title="{html.escape(reasons[0] if reasons else "not tried")}">–</td>'
-    shade, (low, high), (least, most) = (
-        pictures.above_chance(found.mean, table.trials[trial]["chance"]),
-        found.interval,
-        found.share,
-    )
+    shade = pictures.above_chance(found.mean, table.trials[trial]["chance"])
+    (low, high), (least, most) = found.interval, found.share
     about = (
         f"{spec} in {trial}: mean {100 * found.mean:.1f} %, 95 % interval {100 * low:.1f} to {100 * high:.1f}; "
         f"{found.solved} of {found.seeds} seeds solved it, so {100 * least:.0f} to {100 * most:.0f} % of seeds do"
@@ -120,16 +117,13 @@ def _notes(table: TrialTable) -> Iterator[str]:
         yield in_line(f"{trial}: " + ", ".join(f"{name} {value}" for name, value in of["settings"].items() if value))
     cells = [row for row in table.rows if "accuracy" in row]
     for said, so in {
-        "Chose the least or the greatest rate, so that another might be better": lambda row: trials.is_at_edge(
-            table, row
-        ),
-        "Still rose over the last fifth of the training": trials.is_rising,
+        "Chose the lowest or the highest rate, so another may be better": lambda row: trials.is_at_edge(table, row),
+        "Still rose over the last fifth of training": trials.is_rising,
         "Had seeds that diverged, which count as chance": lambda row: row["diverged"] > 0,
     }.items():
         if found := [f"{row['spec']} in {row['trial']}" for row in cells if so(row)]:
             yield f"{said}: {', '.join(found)}."
-    reasons = dict.fromkeys(f"{row['spec']}, {row['trial']}: {row['reason']}" for row in table.rows if "reason" in row)
-    yield from reasons
+    yield from dict.fromkeys(f"{row['spec']}, {row['trial']}: {row['reason']}" for row in table.rows if "reason" in row)
     yield from table.remarks()
     for call in table.made:
         versions = ", ".join(f"{name} {version}" for name, version in call["versions"].items())

@@ -20,7 +20,7 @@ from attention.errors import UsageError, unknown
 from train import cli
 from train.grids.trial_table import TrialTable
 
-STACKS = ("cross", "encoder", "decoder")  # of `attention_maps.STACKS`, which takes long to import
+STACKS = ("cross", "encoder", "decoder")  # the same as `attention_maps.STACKS`, which is slow to import
 
 
 def _curves(flags: argparse.Namespace) -> Any:
@@ -53,7 +53,7 @@ def _attention(flags: argparse.Namespace) -> Any:
         maps = attention_maps.of_images(flags.workdir, flags.examples, flags.split, flags.step)
         return heads.of_heads(maps) if len(flags.examples) == 1 else heads.of_examples(maps)
     if not flags.text:
-        raise UsageError(f"{flags.workdir} is a run of {task}; give the --text that it is to look at.")
+        raise UsageError(f"{flags.workdir} is a run of {task}; give it a --text to read.")
     if task == "translation":
         maps = attention_maps.of_translation(flags.workdir, flags.text, flags.stack, flags.step)
     else:
@@ -74,7 +74,7 @@ def _trials(flags: argparse.Namespace) -> Any:
     table = TrialTable.read(flags.table)
     if flags.kind == "frontier" and not table.trials.keys() & set(trials.RECALL):
         raise UsageError(
-            f"{flags.table} has none of {', '.join(trials.RECALL)}, whose frontier is drawn; try one first."
+            f"{flags.table} has no cells of {', '.join(trials.RECALL)}, which the frontier shows; run one first."
         )
     return trials.frontier(table) if flags.kind == "frontier" else trials.heat(table)
 
@@ -87,7 +87,7 @@ def _projection(flags: argparse.Namespace) -> Any:
 
 
 def parser() -> cli.Parser:
-    """Makes the parser of the flags; the flags of a kind of picture follow its name."""
+    """Makes the parser, in which the flags of a kind of picture follow its name."""
     whole = cli.Parser(__doc__)
 
     def kind(name, draw, text):
@@ -104,34 +104,36 @@ def parser() -> cli.Parser:
         return subparser
 
     drawn = kind("curves", _curves, "training curves, mean and spread over seeds")
-    drawn.add_argument("runs", nargs="+", metavar="[LABEL=]DIR", help="work directories; one label is one curve")
+    drawn.add_argument("runs", nargs="+", metavar="[LABEL=]DIR", help="work directories; equal labels make one curve")
     drawn.add_argument("--metrics", nargs="*", default=(), help="such as loss and accuracy; default those of the task")
     drawn.add_argument("--axes", nargs="+", default=("step", "seconds"), help="any of step, epoch and seconds")
-    drawn.add_argument("--epoch", type=float, default=0.0, help="number of steps in an epoch, for that axis")
-    drawn.add_argument("--title", default="", help="title of the picture; default what is drawn")
+    drawn.add_argument("--epoch", type=float, default=0.0, help="number of steps in an epoch, for the axis epoch")
+    drawn.add_argument("--title", default="", help="title of the picture; by default it says what is drawn")
     drawn = kind("comparison", _comparison, "a metric of all settings: seeds, means and their intervals")
     drawn.add_argument("runs", nargs="+", type=Path, metavar="DIR ...", help="folders with finished runs below them")
     drawn.add_argument("--metric", default="accuracy", help="the metric, on test data at the best step")
     drawn.add_argument("--baseline", default="dot_product", help="the setting with which the others are compared")
     drawn.add_argument("--only", nargs="+", default=(), metavar="SETTING", help="the settings to draw; default all")
-    drawn.add_argument("--title", default="", help="title of the picture; default what is drawn")
-    drawn = of_a_run("attention", _attention, "what a model looks at, by layer and head, and its rollout")
-    drawn.add_argument("--examples", nargs="+", type=int, default=[0], help="images; one shows every head")
+    drawn.add_argument("--title", default="", help="title of the picture; by default it says what is drawn")
+    drawn = of_a_run("attention", _attention, "what a model attends to, by layer and head, and its rollout")
+    drawn.add_argument("--examples", nargs="+", type=int, default=[0], help="images; a single one shows every head")
     drawn.add_argument("--split", default="test", help="split of the images: train, validation or test")
-    drawn.add_argument("--text", default="", help="the text that a model of text reads")
+    drawn.add_argument("--text", default="", help="text to read, for models of text")
     drawn.add_argument("--stack", default="cross", choices=STACKS, help="part of an encoder-decoder")
-    drawn = of_a_run("surface", _surface, "scores over a plane: the dot product's, and a trained MLP's on pairs")
+    drawn = of_a_run("surface", _surface, "scores over a plane: of the dot product, and of a trained MLP on pairs")
     drawn.add_argument("--layers", nargs="+", type=int, default=[0], help="layers of the run, from 0")
-    drawn.add_argument("--head", type=int, default=0, help="the head, from 0, if each head has weights of its own")
+    drawn.add_argument("--head", type=int, default=0, help="the head, from 0, if heads have different weights")
     drawn.add_argument("--extent", type=float, default=2.0, help="size of the plane to either side of 0")
-    drawn = kind("trials", _trials, "what mechanisms can do in small tasks, of a table that train.trials wrote")
+    drawn = kind("trials", _trials, "what mechanisms can do in small tasks, from a table that train.trials wrote")
     drawn.add_argument("table", type=Path, metavar="TABLE", help="such as configs/trials.json")
-    drawn.add_argument("--kind", default="map", choices=("map", "frontier"), help="all cells, or recall by the cache")
-    drawn = kind("projection", _projection, "noisy points on a circle before and after projection attention")
-    drawn.add_argument("--sigmas", nargs="+", type=float, default=(0.05, 0.25, 1.0), help="a panel for each")
+    drawn.add_argument(
+        "--kind", default="map", choices=("map", "frontier"), help="all cells, or recall against the cache's size"
+    )
+    drawn = kind("projection", _projection, "noisy points on a circle, before and after projection attention")
+    drawn.add_argument("--sigmas", nargs="+", type=float, default=(0.05, 0.25, 1.0), help="σ of each panel")
     drawn.add_argument("--steps", type=int, default=1, help="number of steps of attention")
     drawn.add_argument("--points", type=int, default=48, help="number of points")
-    drawn.add_argument("--noise", type=float, default=0.1, help="standard deviation of both coordinates")
+    drawn.add_argument("--noise", type=float, default=0.1, help="standard deviation of each coordinate")
     drawn.add_argument("--seed", type=int, default=0, help="seed of the points")
     return whole
 

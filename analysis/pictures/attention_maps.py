@@ -1,4 +1,4 @@
-"""What a trained model attends to: the weights of every layer and head for a given input, and their rollout."""
+"""The attention of trained models: the weights of every layer and head for a given input, and their rollout."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -33,10 +33,10 @@ class ImageMaps:
 
     Attributes:
       images: The model's inputs, scaled to [0, 1].
-      labels: Their classes.
-      predictions: The classes that the model gives the highest logit.
+      labels: The images' classes.
+      predictions: The classes with the highest logits.
       layers: The class token's weights in each layer; without a class token, the mean over all tokens.
-      rollout: The same of the attention rollout, up to and including each layer.
+      rollout: The same for the attention rollout up to and including each layer.
     """
 
     images: Float[np.ndarray, "B H W C"]
@@ -54,9 +54,9 @@ class TextMaps:
       rows: The T tokens that attend (queries).
       columns: The S tokens that are attended to (keys).
       layers: The weights by their layer's path.
-      mixed: The same times W^A, which are their `mixing`; the weights themselves where no value is aligned.
+      mixed: The weights' `mixing`; the weights themselves in layers that align no values.
       rollout: The rollout up to and including each layer, for self-attention only.
-      causal: Whether no token attends to those behind it.
+      causal: Whether no token attends to later ones.
     """
 
     rows: list[str]
@@ -77,7 +77,7 @@ class TextMaps:
         *,
         rolls: bool = True,
     ) -> "TextMaps":
-        """Makes the maps from some layers' weights by path, and the model's parameters."""
+        """Makes the maps from layers' weights by path, and the model's parameters."""
         layers = {path: np.asarray(layer) for path, layer in weights.items()}
         mixed = mixings(layers, params, causal)
         return cls(rows, columns, layers, mixed, rollout([*mixed.values()]) if rolls else [], causal)
@@ -86,9 +86,9 @@ class TextMaps:
 def rollout(layers: Sequence[Float[np.ndarray, "... N T T"]]) -> list[Float[np.ndarray, "... T T"]]:
     """Computes how much of each token reaches each token, up to and including each layer (Abnar and Zuidema 2020, §3).
 
-    The matrix of a layer is half the mean over heads, its rows normalised to sum to 1, and half the identity for the
-    residual connection. A row without any allowed key is the identity alone. W^A may make weights negative; then their
-    absolute values are taken.
+    A layer's matrix is the average of the identity, for the residual connection, and the mean over heads with rows
+    normalised to sum to 1. A row without any allowed key is the identity's. Weights that W^A makes negative count by
+    their absolute values.
 
     Args:
       layers: The weights of each layer, or their `mixing`.
@@ -107,7 +107,7 @@ def rollout(layers: Sequence[Float[np.ndarray, "... N T T"]]) -> list[Float[np.n
 def mixing(
     weights: Float[Array, "*B N T S"], kernel: Float[Array, "*N L L"] | None, *, causal: bool = False
 ) -> Float[Array, "*B N T S"]:
-    """Computes how each token mixes the values of others: the weights, multiplied by W^A where values are aligned.
+    """Computes how each token mixes the values of others: the weights, times W^A if the layer aligns values.
 
     Args:
       kernel: The layer's W^A, or None.
@@ -156,7 +156,7 @@ class CaptionMaps:
 
     Attributes:
       image: The model's input, scaled to [0, 1].
-      words: The caption that the model writes, the end token included.
+      words: The caption that the model writes, end token included.
       looks: A map for each word: the weights of the last cross-attention, mean over heads.
     """
 
@@ -166,7 +166,7 @@ class CaptionMaps:
 
 
 def of_captions(directory: Path, examples: Sequence[int], split: str = "test", step: str = "best") -> list[CaptionMaps]:
-    """Collects what a captioning model looks at while it writes captions of examples of its data; see `of_images`.
+    """Collects what a captioning model attends to while it captions examples of its data; see `of_images`.
 
     Raises:
       UsageError: There is no such run, checkpoint or example, or its cross-attention has no weights.
@@ -189,13 +189,13 @@ def of_captions(directory: Path, examples: Sequence[int], split: str = "test", s
 
 
 def examples_of(task: Task, split: str, indices: Sequence[int]) -> list[Example]:
-    """Takes some examples of evaluation; raises UsageError where there is no such split, or none of that index."""
+    """Takes examples as for evaluation; raises a UsageError if there is no such split or example."""
     check_indices(task, split, indices)
     return [task.sources[split].evaluate(index) for index in indices]
 
 
 def check_indices(task: Task, split: str, indices: Sequence[int]) -> None:
-    """Raises UsageError where the task has no such split, or it has no example of such an index."""
+    """Raises a UsageError if the task has no such split, or the split no such example."""
     check_known("split", split, task.sources)
     number = task.eval_examples(split)
     if wrong := [index for index in indices if not 0 <= index < number]:
@@ -216,19 +216,19 @@ def of_text(directory: Path, text: str, step: str = "best") -> TextMaps:
     config = workdir.load_config(directory)
     if config.task not in TEXT_TASKS:
         raise UsageError(
-            f"{directory} is a run of {config.task}; a text is for {', '.join(TEXT_TASKS)} and translation."
+            f"{directory} is a run of {config.task}; only {', '.join(TEXT_TASKS)} and translation take a text."
         )
     task, params = trained.load(directory, step)
     return of_tokens(config, task, params, encoded(config, task, text))[0]
 
 
 def encoded(config: Config, task: Task, text: str) -> Int[np.ndarray, " n"]:
-    """Encodes a text as tokens; raises UsageError where there are none, or more than the model was trained for."""
+    """Encodes a text as tokens; raises a UsageError if there are none, or more than the model was trained for."""
     ids = task.corpus.tokeniser.encode(text)
     if not 1 <= len(ids) <= config.data.context:
         raise UsageError(
-            f"{text[:40]!r} has {len(ids)} tokens, but it must have 1 to {config.data.context}, as many as the model "
-            "was trained for."
+            f"{text[:40]!r} has {len(ids)} tokens, but it must have 1 to {config.data.context}, the context that the "
+            "model was trained with."
         )
     return ids
 
@@ -291,14 +291,14 @@ def of_translator(translator: Translator, text: str) -> dict[str, TextMaps]:
 def mixings(
     weights: Mapping[str, Float[Array, "*B N T S"]], params: dict[str, Any], causal: bool = False
 ) -> dict[str, Float[np.ndarray, "*B N T S"]]:
-    """Computes the `mixing` of each layer by its path, with the W^A that the parameters have there."""
+    """Computes the `mixing` of each layer by its path, with the parameters' W^A."""
     arrays = traverse_util.flatten_dict(params, sep="/")
     kernels = {path: arrays.get(f"{path}/align_kernel") for path in weights}
     return {path: np.asarray(mixing(layer, kernels[path], causal=causal)) for path, layer in weights.items()}
 
 
 def _looked_at(weights: np.ndarray, class_token: bool, grid: tuple[int, int]) -> np.ndarray:
-    """Reduces weights `(..., T, T)` to how much each patch is attended to, `(..., h, w)`."""
+    """Reduces weights `(..., T, T)` to the attention that each patch receives, `(..., h, w)`."""
     row = weights[..., 0, 1:] if class_token else weights.mean(axis=-2)
     return row.reshape(*row.shape[:-1], *grid)
 

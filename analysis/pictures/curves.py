@@ -2,7 +2,7 @@
 
     python -m analysis.pictures curves runs/super-0 runs/super-1 runs/efficient-0 runs/efficient-1 --out=curves
 
-A group holds the runs that differ in the seed alone: its label, and the records (lines of `metrics.jsonl`) of each run.
+A group has a label and the records (lines of `metrics.jsonl`) of runs that differ in the seed alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,10 +27,10 @@ from train.run import workdir
 Record = dict[str, Any]
 Groups = Mapping[str, Sequence[Sequence[Record]]]
 
-SPLITS = {"validation": "-", "train": ":"}  # with the dashes of their lines
+SPLITS = {"validation": "-", "train": ":"}  # and their line styles
 AXES = ("step", "epoch", "seconds")
 NO_METRICS = ("step", "split", "replica", "seconds", "examples_per_second", "tokens_per_second")
-USUAL = ("loss", "accuracy", "perplexity", "bleu")  # drawn where nothing else is asked for and all runs have them
+USUAL = ("loss", "accuracy", "perplexity", "bleu")  # drawn by default if all runs have them
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)  # ticks of accuracies
 
 
@@ -51,11 +51,11 @@ class Band(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """What one seed has of a metric.
+    """A metric of one seed.
 
     Attributes:
-      steps: The steps, which increase.
-      x: The horizontal coordinate at each step, such as the seconds of training until then.
+      steps: The steps, in increasing order.
+      x: The horizontal coordinate at each step, such as the seconds of training.
       y: The metric's value at each step.
     """
 
@@ -67,12 +67,11 @@ class Curve(NamedTuple):
 def band(curves: Sequence[Curve]) -> Band:
     """Computes the mean and spread of curves that need not have the same steps.
 
-    x and y are averaged over seeds at equal steps, so seeds of other speeds are compared after as much training. Each
-    curve is interpolated linearly at the steps of all curves, within the range that all of them cover. Curves that have
-    the same steps are not interpolated.
+    x and y are averaged over seeds at equal steps, so seeds are compared after the same amount of training, whatever
+    their speed. Each curve is interpolated linearly at the steps of all curves, within the range that all cover.
 
     Raises:
-      UsageError: The curves have no range of steps in common.
+      UsageError: The curves have no steps in common.
     """
     first, last = max(curve.steps[0] for curve in curves), min(curve.steps[-1] for curve in curves)
     if first > last:
@@ -90,11 +89,11 @@ def band(curves: Sequence[Curve]) -> Band:
 def read(runs: Sequence[str]) -> dict[str, list[list[Record]]]:
     """Reads the groups of work directories, each `DIR` or `LABEL=DIR`; the default label is the run's attention.
 
-    A folder above runs, such as a sweep's, stands for those that have metrics. Of several, as `runs/*` gives them, what
-    holds no run is named and passed over.
+    A folder above runs, such as a sweep's, stands for all of them that have metrics. If there are several places, as in
+    `runs/*`, those without a run are named and skipped.
 
     Raises:
-      UsageError: The only folder is no run and holds none, or a run has no metrics yet.
+      UsageError: The only folder is not a run and holds none, or a run has no metrics yet.
     """
     groups: dict[str, list[list[Record]]] = {}
     passed = []
@@ -116,13 +115,13 @@ def read(runs: Sequence[str]) -> dict[str, list[list[Record]]]:
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    """Finds the run that a folder is, or the runs below it that have metrics."""
+    """Lists the folder itself if it is a run, else the runs below it that have metrics."""
     found = list(archive.work_directories(folder)) if folder.is_dir() else []
     return found if found == [folder] else [path for path in found if (path / "metrics.jsonl").is_file()]
 
 
 def _label(text: str) -> tuple[str, Path]:
-    """Splits `LABEL=DIR`, in which either part may hold an = sign: DIR is the longest ending that is a folder."""
+    """Splits `LABEL=DIR` where both parts may have an = sign: DIR is the longest ending that is a folder."""
     ends = [-1] + [place for place, character in enumerate(text) if character == "="]
     split_at = next((end for end in ends if Path(text[end + 1 :]).is_dir()), ends[-1])
     return text[: max(split_at, 0)], Path(text[split_at + 1 :])
@@ -153,10 +152,10 @@ def figure(
     """Draws a row for each metric and a column for each axis; a band is one standard deviation to either side.
 
     Args:
-      groups: From a label to its seeds' records.
-      metrics: The metrics to draw; where there are none, the usual ones that all runs have.
+      groups: The records of each label's runs.
+      metrics: The metrics to draw; by default the usual ones that all runs have.
       axes: The horizontal axes: `step`, `epoch` or `seconds` (of training, without evaluation).
-      epoch: Steps of an epoch, which the axis `epoch` needs.
+      epoch: Number of steps in an epoch, for the axis `epoch`.
       title: The title; '' says what is drawn.
 
     Raises:
@@ -180,11 +179,6 @@ def figure(
     return drawn
 
 
-def draw(groups: Groups, out: Path, **options: Any) -> tuple[Path, Path]:
-    """Writes `curves.png` and `curves.svg` into the folder `out`; see `figure`."""
-    return style.save(figure(groups, **options), out / "curves")
-
-
 def _checked(groups: Groups, metrics: Sequence[str], axes: Sequence[str], epoch: float) -> Sequence[str]:
     valid = metrics_of(groups)
     if not valid:
@@ -194,12 +188,12 @@ def _checked(groups: Groups, metrics: Sequence[str], axes: Sequence[str], epoch:
     for axis in axes:
         check_known("axis", axis, AXES)
     if "epoch" in axes and not 0 < epoch < np.inf:
-        raise UsageError(f"The axis epoch needs the steps of an epoch, but they are {epoch:g}; give --epoch=STEPS.")
+        raise UsageError(f"The axis epoch needs the number of steps in an epoch, not {epoch:g}; give --epoch=STEPS.")
     return metrics or [name for name in USUAL if name in valid] or valid[:1]
 
 
 def _curves(runs: Sequence[Sequence[Record]], split: str, metric: str, axis: str, epoch: float) -> list[Curve]:
-    """Lists the curve of every seed that has metrics of this split."""
+    """Lists the curves of the seeds that have this metric on this split."""
     field, unit = ("step", epoch) if axis == "epoch" else (axis, 1.0)
     lines = [[line for line in run if line["split"] == split and metric in line] for run in runs]
     return [
@@ -220,7 +214,7 @@ def _draw_band(axes: Axes, curves: list[Curve], colour: str, marker: str, dashes
 
 
 def _scale(axes: Axes, metric: str) -> None:
-    """Sets the vertical scale: logarithmic for perplexity, and logit where accuracies near 1 are to be told apart."""
+    """Sets the vertical scale: logarithmic for perplexity, and logit to tell accuracies near 1 apart."""
     if metric == "perplexity":
         axes.set_yscale("log")
     heights = np.concatenate([line.get_ydata() for line in axes.lines] or [[]])
@@ -244,7 +238,7 @@ def _legend(drawn: Figure, groups: Groups, looks: Mapping[str, tuple[str, str]])
 
 
 def _seeds(runs: Sequence[Sequence[Record]]) -> str:
-    """Says how many seeds a curve has, and where it ends if not all seeds have come so far."""
+    """Counts a curve's seeds, and names the first end if seeds end at different steps."""
     last = [max((line["step"] for line in run if line["split"] == "validation"), default=0) for run in runs]
     ended = f", of which one ends at step {min(last)}" if min(last) < max(last) else ""
     return counted(len(runs), "seed") + ended

@@ -12,16 +12,16 @@ from analysis.verdicts import Verdict
 from train.grids.declaration import Declaration
 
 CLAIMED = {"better": 1, "as much": 1, "worse": -1}
-WIDEST = 46  # characters in a line of a name
+WIDEST = 46  # most characters in a line of a name
 
 
 @style.quiet
 def figure(verdicts: Sequence[Verdict], declared: Declaration) -> Figure:
-    """Draws a row for each comparison: dots are seeds, the mark their mean, the bar its interval, ◇ what is claimed.
+    """Draws a row for each comparison: dots are seeds, the mark their mean, the bar its interval, ◇ the claimed effect.
 
     Args:
-      verdicts: The verdicts on the comparisons, in their order.
-      declared: What was declared. The band around 0 is its margin, in which settings are equal.
+      verdicts: The verdicts, in the order of the comparisons.
+      declared: The declaration. The grey band around 0 is its margin.
     """
     metric = metrics.find(declared.metric)
     names = [f"{textwrap.fill(verdict.comparison.name, WIDEST)}\n{verdict.words}" for verdict in verdicts]

@@ -14,14 +14,14 @@ from analysis.pictures import style
 from analysis.pictures.attention_maps import CaptionMaps, ImageMaps, TextMaps
 from train.decode import alignment
 
-READABLE = 48  # the tokens of longer texts are not written, since they could not be read
+READABLE = 48  # the tokens of longer texts are left out, since they would be too small to read
 
 
 @style.quiet
-def of_heads(maps: ImageMaps, example: int = 0) -> Figure:
-    """Draws one image, and beside it a row for each layer with the weights of each head and the rollout so far.
+def of_heads(maps: ImageMaps) -> Figure:
+    """Draws the first image, and beside it a row for each layer with each head's weights and the rollout so far.
 
-    All weights are drawn on one scale and all rollouts on another; see `style.scale`.
+    All weights share one scale and all rollouts another; see `style.scale`.
     """
     layers, heads = len(maps.layers), maps.layers[0].shape[1]
     figure = Figure(figsize=(1.9 + 0.95 * (heads + 2), 0.75 + 0.98 * max(layers, 2)))
@@ -29,19 +29,19 @@ def of_heads(maps: ImageMaps, example: int = 0) -> Figure:
     panels = np.array(
         [[figure.add_subplot(grid[row, column + 1]) for column in range(heads + 1)] for row in range(layers)]
     )
-    weights = [layer[example] for layer in maps.layers]
-    rolled = [layer[example] for layer in maps.rollout]
+    weights = [layer[0] for layer in maps.layers]
+    rolled = [layer[0] for layer in maps.rollout]
     of_weights, of_rolled = style.scale(np.array(weights)), style.scale(np.array(rolled))
     for number, row in enumerate(panels):
         row[0].set_ylabel(f"layer {number + 1}")
         for head, axes in enumerate(row[:-1]):
-            bar = _patches(axes, weights[number][head], of_weights, maps.images[example])
-        rolled_bar = _patches(row[-1], rolled[number], of_rolled, maps.images[example])
+            bar = _patches(axes, weights[number][head], of_weights, maps.images[0])
+        rolled_bar = _patches(row[-1], rolled[number], of_rolled, maps.images[0])
     for axes, title in zip(panels[0], [*(f"head {head + 1}" for head in range(heads)), "rollout"], strict=True):
         axes.set_title(title)
     shown = figure.add_subplot(grid[:, 0])
-    _image(shown, maps.images[example])
-    shown.set_title(_classes(maps, example))
+    _image(shown, maps.images[0])
+    shown.set_title(_classes(maps, 0))
     _bar(figure, bar, panels[:, :-1], "weight of a patch")
     _bar(figure, rolled_bar, panels[:, -1], "")
     figure.suptitle("What each head attends to, by layer")
@@ -50,7 +50,7 @@ def of_heads(maps: ImageMaps, example: int = 0) -> Figure:
 
 @style.quiet
 def of_examples(maps: ImageMaps) -> Figure:
-    """Draws several images, and below each the mean over heads of every layer and the rollout of all layers."""
+    """Draws several images, and below each image the mean over heads of each layer and the rollout of all layers."""
     rows = [layer.mean(axis=1) for layer in maps.layers] + [maps.rollout[-1]]
     names = [f"layer {number + 1}" for number in range(len(maps.layers))] + ["rollout"]
     figure = Figure(figsize=(max(4.0, 0.4 + 1.05 * len(maps.images)), 0.9 + 0.95 * (len(rows) + 1)))
@@ -68,7 +68,7 @@ def of_examples(maps: ImageMaps) -> Figure:
 
 @style.quiet
 def of_captions(maps: Sequence[CaptionMaps]) -> Figure:
-    """Draws a row for each image: the image, and then what each word of its caption looks at."""
+    """Draws a row for each image: the image, and what each word of its caption looks at."""
     most = max(len(one.words) for one in maps)
     height, width = maps[0].image.shape[:2]
     side = 0.9 * width / height if width > height else 1.1  # inches
@@ -91,16 +91,16 @@ def _classes(maps: ImageMaps, example: int) -> str:
 
 
 def _bar(figure: Figure, image: AxesImage, panels: np.ndarray, label: str) -> None:
-    """Draws the scale of weights on black, as they are over the black of an image."""
+    """Draws the scale of weights on black, as they appear over a black image."""
     bar = figure.colorbar(image, ax=panels, label=label, shrink=0.9, aspect=25)
     bar.ax.set_facecolor("black")
 
 
 @style.quiet
 def of_tokens(maps: TextMaps) -> Figure:
-    """Draws a row of heads' matrices for each layer, and last the rollout where there is one; bright is a high weight.
+    """Draws a row of the heads' matrices for each layer, and a last row with the rollout if there is one.
 
-    Tokens are written where they can be read. Each matrix has a scale of its own.
+    Bright cells are large weights, and each matrix has its own scale. Tokens are written only where they are readable.
     """
     rows = [(f"layer {number + 1}, ", list(layer)) for number, layer in enumerate(maps.layers.values())]
     rows += [("", maps.rollout[-1:])] if maps.rollout else []
@@ -143,7 +143,7 @@ def _patches(
 
 
 def _matrix(axes: Axes, weights: Float[np.ndarray, "T S"], maps: TextMaps, *, rows: bool, columns: bool) -> None:
-    """Draws one matrix, with its tokens at the left and above where they are asked for and few enough."""
+    """Draws a matrix, with its tokens on the left and above if they are asked for and few enough to read."""
     alignment.matrix(axes, alignment.Alignment(maps.columns, maps.rows, weights))
     axes.images[0].set(**style.scale(weights))
     readable = max(weights.shape) <= READABLE

@@ -1,4 +1,4 @@
-"""A metric of several settings side by side: each seed, the mean over seeds, and its confidence interval.
+"""A metric of several settings: each seed, the mean over seeds, and its confidence interval.
 
 python -m analysis.pictures comparison runs/digits --out=comparison
 python -m analysis.pictures comparison benchmarks/results/digits_cpu.json --out=docs/images/comparison_digits
@@ -22,11 +22,10 @@ Values = Mapping[str, Sequence[float]]
 
 
 def read(places: Sequence[Path], name: str) -> Values:
-    """Reads the test values at the best step: a row for each setting, and in it a value for each seed.
+    """Reads test values at the best step: for each setting, a value for each seed.
 
     Args:
-      places: Folders of finished runs and archives, as `analysis.report` takes them, or one file of
-        `studies.digits`.
+      places: Folders of finished runs and archives, as for `analysis.report`, or one file of `studies.digits`.
       name: A key of `analysis.metrics.METRICS`.
 
     Raises:
@@ -42,7 +41,7 @@ def read(places: Sequence[Path], name: str) -> Values:
 
 
 def _recorded(path: Path, name: str) -> Values:
-    """Reads the same from a file of `studies.digits`; nothing from other files, such as archives, which have a list."""
+    """Reads the values from a file of `studies.digits`; nothing from other files, such as archives."""
     try:
         rows = read_json(path)["runs"]
         return {
@@ -57,9 +56,9 @@ def figure(values: Values, metric: Metric, baselines: Container[str] = (), title
     """Draws the best setting on top: dots are seeds, the mark is their mean, the bar its t confidence interval.
 
     Args:
-      values: A row for each setting; a row with NaN is left out, and the title says which.
+      values: The values of each setting; settings with NaN are left out and named in the title.
       metric: The metric of the values.
-      baselines: Settings at whose means a line is drawn through all rows.
+      baselines: Settings whose means are drawn as lines through all rows.
       title: The title; '' says what is drawn.
     """
     rows = {label: np.asarray(row) * metric.scale for label, row in values.items() if np.isfinite(row).all()}
@@ -84,7 +83,7 @@ def figure(values: Values, metric: Metric, baselines: Container[str] = (), title
 
 
 def _stacked(row: Float[np.ndarray, "seeds"]) -> Float[np.ndarray, "seeds"]:
-    """Says how far from the row's middle each seed stands: equal values stand above each other."""
+    """Computes each seed's distance from the row's middle, which puts equal values above each other."""
     return np.array([0.22 * ((row[:n] == value).sum() - ((row == value).sum() - 1) / 2) for n, value in enumerate(row)])
 
 

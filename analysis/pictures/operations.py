@@ -1,4 +1,4 @@
-"""Hosseini's Figs. 2, 3 and 4: operations of four mechanisms by eq. 24, by an analytic count, and counted by XLA."""
+"""Hosseini's Figs. 2, 3 and 4: operations of four mechanisms by eq. 24, counted analytically, and counted by XLA."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,17 +13,17 @@ from analysis.pictures.style import MECHANISMS, SURFACE, quiet
 from train.cli.terminal import counted
 
 COLOURS = {name: MECHANISMS[name][0] for name in ("dot_product", "optimised", "efficient", "super")}
-APART = 6  # fewer sizes than this are drawn as separate points
+APART = 6  # fewer sizes are drawn as separate points
 
 Sizes = Sequence[int]
 
 
 @quiet
 def curves(counts: Mapping[str, tuple[Count, Sizes]], length: int, heads: int) -> Figure:
-    """Draws operations against d, with a panel for each way to count, as Hosseini Fig. 2.
+    """Draws operations against d, with a panel for each way to count, as in Hosseini's Fig. 2.
 
     Args:
-      counts: From a title to a way to count and the widths at which it is drawn.
+      counts: For each title, a way to count and the widths at which it is drawn.
       length: Number of tokens, ℓ.
       heads: Number of heads, h.
     """
@@ -42,11 +42,11 @@ def curves(counts: Mapping[str, tuple[Count, Sizes]], length: int, heads: int) -
 
 @quiet
 def heat_maps(counts: Mapping[str, tuple[Count, Sizes]], heads: Sizes) -> Figure:
-    """Draws how much more standard than Efficient Attention takes, a row for each way to count, as Hosseini Fig. 3.
+    """Draws by how much standard exceeds Efficient Attention, a row for each way to count, as in Hosseini's Fig. 3.
 
     Args:
-      counts: From a title to a way to count and the powers of two that are lengths and widths.
-      heads: h of each column.
+      counts: For each title, a way to count and the powers of two that are lengths and widths.
+      heads: The number of heads of each column.
     """
     figure = Figure(figsize=(9, 0.3 + 2.3 * len(counts)))
     rows = figure.subplots(len(counts), len(heads), squeeze=False)
@@ -73,7 +73,7 @@ def _heat_map(axes: Axes, percent: list[list[float]], sizes: Sizes) -> Any:
 
 @quiet
 def surfaces(counts: Mapping[str, tuple[Count, Sizes]]) -> Figure:
-    """Draws operations over ℓ and d with one head, with a panel for each way to count, as Hosseini Fig. 4."""
+    """Draws operations over ℓ and d with one head, a panel for each way to count, as in Hosseini's Fig. 4."""
     figure = Figure(figsize=(9, 3.5))
     panels = figure.subplots(1, len(counts), subplot_kw={"projection": "3d"})
     for axes, (title, (count, sizes)) in zip(panels, counts.items(), strict=True):

@@ -1,4 +1,4 @@
-"""Projection attention's effect on points (Sanger Fig. 1): each moves onto the surface of its neighbours."""
+"""The effect of projection attention on points (Sanger Fig. 1): each moves onto the surface of its neighbours."""
 
 from collections.abc import Sequence
 
@@ -13,14 +13,14 @@ from attention import Mask, gaussian_attention
 from attention.errors import UsageError
 from train.cli.terminal import counted
 
-MOST = 1000  # points, and steps: each point attends to all in each step
-SHOWN = 0.02  # a neighbour is drawn if its weight is more than this fraction of the greatest weight
+MOST = 1000  # most points, and most steps
+SHOWN = 0.02  # neighbours are drawn if their weight exceeds this fraction of the greatest weight
 
 
 def project(
     points: Float[np.ndarray, "n d"], sigma: float, steps: int = 1, *, itself: bool = True
 ) -> Float[np.ndarray, "steps+1 n d"]:
-    """Moves points by self-attention with q = k = v (Sanger, eq. 14), not normalised; gives every step, start included.
+    """Moves points by self-attention with q = k = v (Sanger, eq. 14), not normalised; returns all steps and the start.
 
     Args:
       points: The points, one in each row.
@@ -29,10 +29,10 @@ def project(
       itself: Whether a point attends to itself too.
 
     Raises:
-      UsageError: σ is not above 0, or no step is asked for, or more than `MOST`.
+      UsageError: σ is not above 0, or the number of steps is not from 1 to `MOST`.
     """
     if not 1 <= steps <= MOST:
-        raise UsageError(f"At least one step must be asked for, and at most {MOST}, not {steps}.")
+        raise UsageError(f"The number of steps must be from 1 to {MOST}, not {steps}.")
     others = None if itself else Mask(dense=~jnp.eye(len(points), dtype=bool)[None])
     path = [jnp.asarray(points)[:, None]]
     for _ in range(steps):
@@ -41,17 +41,17 @@ def project(
 
 
 def noisy_circle(count: int = 48, noise: float = 0.1, seed: int = 0) -> Float[np.ndarray, "count 2"]:
-    """Draws points around the unit circle, at random angles, with normal errors of both coordinates.
+    """Draws points around the unit circle at random angles, with normal errors in both coordinates.
 
     Raises:
-      UsageError: There are fewer than 2 points or more than `MOST`, the seed is below 0, or the noise is no number.
+      UsageError: The number of points is not from 2 to `MOST`, or the seed or the noise is below 0.
     """
     if not 2 <= count <= MOST or seed < 0:
         raise UsageError(
-            f"There must be at least 2 points, at most {MOST}, and a seed of at least 0, not {count} and {seed}."
+            f"There must be 2 to {MOST} points and a seed from 0 on, but the points are {count} and the seed is {seed}."
         )
     if not 0 <= noise < np.inf:
-        raise UsageError(f"The noise must be a number of at least 0, but it is {noise:g}.")
+        raise UsageError(f"The noise must be a number from 0 on, but it is {noise:g}.")
     rng = np.random.default_rng(seed)
     angles = rng.uniform(0, 2 * np.pi, count)
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1) + noise * rng.standard_normal((count, 2))
@@ -66,13 +66,13 @@ def from_circle(points: Float[np.ndarray, "n 2"]) -> float:
 def figure(
     points: Float[np.ndarray, "n 2"], sigmas: Sequence[float] = (0.05, 0.25, 1.0), steps: int = 1, chosen: int = 0
 ) -> Figure:
-    """Draws one point with its neighbours at the middle σ, as the paper does, and then all points for each σ.
+    """Draws one point with its neighbours at the middle σ, as the paper does, then all points for each σ.
 
     Args:
       points: Points on a plane, around the unit circle.
-      sigmas: σ of each drawing of all points.
+      sigmas: σ of each panel of all points.
       steps: Number of steps of attention.
-      chosen: Index of the point in the first drawing.
+      chosen: Index of the point in the first panel.
     """
     drawn = Figure(figsize=(2.4 * (len(sigmas) + 1), 3.4))
     first, *rest = drawn.subplots(1, len(sigmas) + 1)
@@ -88,7 +88,7 @@ def figure(
 
 
 def _one(axes: Axes, points: Float[np.ndarray, "n 2"], sigma: float, chosen: int) -> None:
-    """Draws a point, its neighbours and its projection; a thicker dotted line is a greater weight of the neighbour."""
+    """Draws a point, its neighbours and its projection; the dotted line of a greater weight is thicker."""
     others, query = np.delete(points, chosen, axis=0), points[chosen]
     q, k = (jnp.asarray(x).reshape(-1, 1, 2) for x in (query, others))
     out, weights = gaussian_attention(q, k, sigma=sigma, normalise=False, return_weights=True)

@@ -1,4 +1,4 @@
-"""The style of all pictures, the colours of mechanisms, and writing files whose bytes are the same each time."""
+"""The style of all pictures, the colours of mechanisms, and reproducible files."""
 
 import io
 import re
@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 from attention.errors import UsageError
 from train.cli.files import check_place
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart, without yellow, which is too light for a line.
-# Black is not quite black, since an SVG does not say which areas are black, and `ON_DARK` could not change them.
+# Okabe and Ito's colours, which colour-blind readers can tell apart, without yellow, which is too light for lines.
+# Black is not quite black: an SVG does not name black, its default, so `ON_DARK` could not replace it.
 COLOURS = ("#1a1a1a", "#d55e00", "#0072b2", "#009e73", "#e69f00", "#56b4e9", "#cc79a7")
 BLACK, RED, BLUE, GREEN, ORANGE, SKY, PURPLE = COLOURS
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-SHADES = (0.0, 0.35, 0.6)  # how much white the colours of variants of one mechanism have
-# Colours of weights: 0 is transparent, and the greatest nearly covers what is below; negative ones are blue.
+SHADES = (0.0, 0.35, 0.6)  # share of white in the colours of a mechanism's variants
+# Colours of weights: 0 is transparent, the greatest is nearly opaque, and negative ones are blue.
 HEAT = LinearSegmentedColormap.from_list("weights", [to_rgba(ORANGE, 0.0), to_rgba(ORANGE, 0.9)])
 SIGNED = LinearSegmentedColormap.from_list(
     "signed weights",
@@ -83,7 +83,7 @@ MECHANISMS = {
     "log_linear": (GREEN, "X"),
 }
 
-# Ink, and what it is in an SVG on a dark page.
+# Colours of ink, and their replacements on a dark page.
 ON_DARK = {
     BLACK: "#f2f2f2",
     "#404040": "#d0d0d0",
@@ -96,16 +96,17 @@ ON_DARK = {
     "#ffffff": "#1e2129",
 }
 
+ENDINGS = (".png", ".svg")
 STYLE = Path(__file__).with_name("bench.mplstyle")
-# A decorator: the function draws in this style.
+# Decorates a function that draws in this style.
 quiet = matplotlib.rc_context(matplotlib.rc_params_from_file(STYLE, use_default_template=False))
 
 
 def colours(labels: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Chooses colour and marker of each label.
+    """Chooses a colour and a marker for each label.
 
-    They are those of the mechanism that the label names first; further labels of that mechanism have a lighter shade of
-    its colour. Labels that name no mechanism take the first free pair.
+    A label takes those of the first mechanism that it names, and further labels of the same mechanism lighter shades.
+    Labels that name no mechanism take the first free pair.
     """
     labels = list(labels)
     words = {label: re.findall(r"\w+", label) for label in labels}
@@ -120,29 +121,29 @@ def colours(labels: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def _variants(colour: str, marker: str) -> Iterator[tuple[str, str]]:
-    """Yields the shades of a colour, first with this marker and then with the others."""
+    """Yields the shades of a colour with this marker, then with the others."""
     for other in sorted(MARKERS, key=lambda name: name != marker):
         for white in SHADES:
             yield to_hex([white + (1 - white) * channel for channel in to_rgb(colour)]), other
 
 
 def scale(weights: Float[np.ndarray, "..."]) -> dict[str, Any]:
-    """Chooses the colours and the limits for weights: from 0 to the greatest, to both sides if some are negative."""
+    """Chooses colours and limits for weights: from 0 to the greatest, or symmetric if some are negative."""
     most = np.abs(weights).max()
     return {"cmap": SIGNED, "clim": (-most, most)} if weights.min() < 0 else {"cmap": HEAT, "clim": (0, most)}
 
 
 def plain(text: str) -> str:
-    """Escapes a text so that no dollar sign begins a formula."""
+    """Escapes dollar signs, which would begin a formula."""
     return text.replace("$", r"\$")
 
 
 @quiet
 def save(figure: Figure, path: Path) -> tuple[Path, ...]:
-    """Writes a figure as PNG on white and as SVG for light and dark pages; the bytes are the same each time.
+    """Writes a figure as PNG on white and as SVG for light and dark pages, with the same bytes each time.
 
     Args:
-      path: The path; with the ending `.png` or `.svg` this file alone is written. Its folder is made.
+      path: The path without an ending; with `.png` or `.svg` only this file is written. Its folder is created.
 
     Returns:
       The paths of the files.
@@ -154,9 +155,12 @@ def save(figure: Figure, path: Path) -> tuple[Path, ...]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph")  # characters that the font lacks are drawn as boxes
+            warnings.filterwarnings("ignore", message="Glyph")  # characters missing from the font become boxes
             for file in written:
-                WRITERS[file.suffix](figure, file)
+                if file.suffix == ".png":
+                    figure.savefig(file, metadata={"Software": None})
+                else:
+                    file.write_text(_drawn(figure), encoding="utf-8")
     except OSError as error:
         raise UsageError(
             f"{path} cannot be drawn ({error.strerror or error}); name a file that can be written."
@@ -165,31 +169,23 @@ def save(figure: Figure, path: Path) -> tuple[Path, ...]:
 
 
 def places(path: Path) -> tuple[Path, ...]:
-    """Lists the files that `save` would write; raises UsageError where one cannot be put there, before it is drawn."""
-    stem = path.with_suffix("") if path.suffix in WRITERS else path
-    files = tuple(stem.parent / f"{stem.name}{end}" for end in WRITERS if stem == path or path.suffix == end)
+    """Lists the files that `save` writes; raises a UsageError if one cannot be written."""
+    stem = path.with_suffix("") if path.suffix in ENDINGS else path
+    files = tuple(stem.parent / f"{stem.name}{end}" for end in ENDINGS if stem == path or path.suffix == end)
     for file in files:
         check_place(file)
     return files
 
 
-def _write_png(figure: Figure, path: Path) -> None:
-    figure.savefig(path, metadata={"Software": None})
-
-
-def _write_svg(figure: Figure, path: Path) -> None:
-    path.write_text(_drawn(figure), encoding="utf-8")
-
-
 @quiet
 def svg(figure: Figure) -> str:
-    """Draws a figure as an SVG that stands within a page."""
+    """Draws a figure as an SVG to be embedded in a page."""
     drawn = _drawn(figure)
     return drawn[drawn.index("<svg") :]
 
 
 def _drawn(figure: Figure) -> str:
-    """Draws an SVG without a ground, whose ink is light where the page around it is dark."""
+    """Draws an SVG with a transparent background, whose ink is light on dark pages."""
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg", facecolor="none", metadata={"Date": None})
     rules = (
@@ -199,6 +195,3 @@ def _drawn(figure: Figure) -> str:
     )
     dark = f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
     return drawn.getvalue().replace("</style>", dark, 1)
-
-
-WRITERS = {".png": _write_png, ".svg": _write_svg}

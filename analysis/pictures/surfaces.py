@@ -1,7 +1,7 @@
-"""Scores over a plane (DiGiugno Fig. 1): the dot product's paraboloid, and what a trained MLP on pairs makes of it.
+"""Scores over a plane (DiGiugno Fig. 1): the dot product's paraboloid, and the scores of a trained MLP on pairs.
 
-The figure sets query and key to the same point (x, y), so the dot product is always x² + y². Neural Attention
-scores with its MLP, whose weights are those of a trained run here; where d' > 2 the other coordinates are 0.
+Query and key are the same point (x, y), so the dot product is always x² + y². Neural Attention's scores come from the
+MLP of a trained run; if d' > 2, the other coordinates are 0.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from attention.errors import UsageError
 from attention.scores.pairwise import Neural
 from train.decode import trained
 
-POINTS = 51  # along each coordinate; an odd number, so that 0 is one of them
+POINTS = 51  # along each coordinate; odd, so that 0 is one of them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ def plane(extent: float, width: int = 2) -> Float[np.ndarray, "Y X width"]:
     """Lays out the points (x, y, 0, …) of a square; x runs along the second axis.
 
     Raises:
-      UsageError: The extent is no number above 0, or there are fewer than two coordinates.
+      UsageError: The extent is not a number above 0, or there are fewer than two coordinates.
     """
     if not 0 < extent < np.inf:
         raise UsageError(f"The extent of a plane must be a number above 0, but it is {extent:g}.")
@@ -64,19 +64,19 @@ def paraboloid(extent: float) -> Surface:
 def neural(
     score: Neural, params: dict[str, Float[Array, "..."]], extent: float, head: int = 0, title: str = "neural"
 ) -> Surface:
-    """Computes the surface of a pair's MLP at q' = k' = (x, y), which are queries and keys after the down-projections.
+    """Computes the surface of the MLP on pairs at q' = k' = (x, y), queries and keys after the down-projections.
 
     Args:
       score: The options of the score.
       params: Its arrays, by the names of `score.parameters`.
       extent: Greatest x and y of the square.
-      head: The head whose weights are used, where heads have different weights.
+      head: The head whose weights are used, if heads have different weights.
 
     Raises:
       UsageError: Pairs have different weights, d' is 1, or there is no such head.
     """
     if score.pairs == "unique":
-        raise UsageError("A score of unique pairs is another surface for each pair; train with pairs='shared'.")
+        raise UsageError("With unique pairs, each pair has another surface; train with pairs='shared'.")
     layers = []
     while f"layer_{len(layers)}_kernel" in params:
         layers.append(tuple(params[f"layer_{len(layers)}_{piece}"] for piece in ("kernel", "bias")))
@@ -106,18 +106,16 @@ def of_run(directory: Path, extent: float, layer: int = 0, head: int = 0, step: 
       step: `best` (needs a finished run), `last` or a step that has a checkpoint.
 
     Raises:
-      UsageError: There is no such run, checkpoint or layer, or the layer's score is no MLP on pairs.
+      UsageError: There is no such run, checkpoint or layer, or the layer's score is not an MLP on pairs.
     """
     task, params = trained.load(directory, step)
     if "block_0" not in params:
-        raise UsageError(f"{directory} is of a model with two sides or none; give a run of a ViT, GPT or RoBERTa.")
+        raise UsageError(f"The model of {directory} is not a single stack; give a run of a ViT, GPT or RoBERTa.")
     scores = [layer.mechanism.score for layer in task.model.config.attention_layers(1)]
     if not 0 <= layer < len(scores):
         raise UsageError(f"{directory} has no layer {layer} of self-attention; there are {len(scores)}, from 0.")
     if not isinstance(scores[layer], Neural):
-        raise UsageError(
-            f"Layer {layer} of {directory} scores pairs with no MLP; give a layer whose attention is neural."
-        )
+        raise UsageError(f"Layer {layer} of {directory} has no MLP on pairs; give a layer whose attention is neural.")
     title = f"{task.model.config.attention}, layer {layer + 1}"
     return neural(scores[layer], params[f"block_{layer}"]["attention"]["score"], extent, head, title)
 

@@ -1,4 +1,4 @@
-"""Pictures of a table of trials: what each mechanism can do, recall against the decode cache, and learning curves."""
+"""Pictures of a table of trials: accuracies of mechanisms, recall against the decode cache, and learning curves."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -11,8 +11,8 @@ from analysis.pictures import style
 from analysis.trials import Reached
 from train.grids.trial_table import TrialTable
 
-RECALL = ("stacked_narrow", "stacked", "stacked_wide")  # trials that differ in width alone
-# In colour in the picture of recall: attention, and recurrences that write and forget in different ways.
+RECALL = ("stacked_narrow", "stacked", "stacked_wide")  # the same trial in three widths
+# Coloured in the picture of recall: attention, and recurrences that write and forget in different ways.
 NAMED = ("dot_product", "linear", "delta", "retention", "gated_delta", "state_space")
 MAP = "Blues"
 
@@ -21,7 +21,7 @@ MAP = "Blues"
 def heat(table: TrialTable) -> Figure:
     """Draws a row for each mechanism and a column for each trial and size: mean accuracies, and seeds that solved it.
 
-    The colour is how far the mean has come from chance to 1.
+    The colour shows how far the mean is on the way from chance to 1.
     """
     columns = [(trial, name) for trial in table.trials for name in _ends(trials.sizes(table, trial))]
     rows = ordered(table)
@@ -35,7 +35,7 @@ def heat(table: TrialTable) -> Figure:
             continue
         shades[row, column] = above_chance(found.mean, table.trials[trial]["chance"])
         text = f"{100 * found.mean:.0f}" + (f" ({found.solved}/{found.seeds})" if found.solved > 0 else "")
-        colour = "#fefefe" if shades[row, column] > 0.6 else "#010101"  # which a dark page leaves as they are
+        colour = "#fefefe" if shades[row, column] > 0.6 else "#010101"  # the same on dark pages
         axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=6)
     axes.imshow(shades, cmap=MAP, vmin=0, vmax=1, aspect="auto")
     names = [f"{trial}\n{'at ' + trials.size_of(name) if trials.size_of(name) else ''}" for trial, name in columns]
@@ -51,15 +51,15 @@ def heat(table: TrialTable) -> Figure:
 
 @style.quiet
 def frontier(table: TrialTable, named: Iterable[str] = ()) -> Figure:
-    """Draws recall over the bytes of the decode cache: a line for each mechanism, with a mark at each width.
+    """Draws recall against the bytes of the decode cache: a line for each mechanism, with a mark at each width.
 
     Args:
-      table: The table, which has one of the trials in `RECALL`.
-      named: The mechanisms in colour, beside those of `NAMED`; all others are grey.
+      table: A table with at least one trial of `RECALL`.
+      named: Mechanisms to colour besides those in `NAMED`; all others are grey.
     """
     lines = {spec: line for spec in ordered(table) if (line := _held(table, spec))}
     looks = style.colours(spec for spec in dict.fromkeys([*named, *NAMED]) if spec in lines)
-    drawn = Figure(figsize=(5.1, 3.6), layout="constrained")  # as wide as a telephone shows it legibly
+    drawn = Figure(figsize=(5.1, 3.6), layout="constrained")  # legible on a telephone
     axes = drawn.subplots()
     for spec, line in lines.items():
         colour, marker = looks.get(spec, ("#c0c0c0", "o"))
@@ -83,7 +83,7 @@ def frontier(table: TrialTable, named: Iterable[str] = ()) -> Figure:
 
 
 def _held(table: TrialTable, spec: str) -> list[tuple[float, Reached]]:
-    """Lists the kilobytes of the cache and the recall at the greatest size, by width."""
+    """Lists the cache's kilobytes and the recall at the greatest size, for each width."""
     cells = [(trials.find(table, trial, spec), trials.sizes(table, trial)[-1:]) for trial in RECALL]
     names = [(cell, name, name.replace("accuracy", "cache_bytes")) for cell, of in cells for name in of]
     found = [(cell[cache] / 1024, trials.reached(cell, name)) for cell, name, cache in names if cache in cell]
@@ -92,7 +92,7 @@ def _held(table: TrialTable, spec: str) -> list[tuple[float, Reached]]:
 
 @style.quiet
 def curves(table: TrialTable, shown: Sequence[str]) -> Figure:
-    """Draws the accuracy on validation data over the steps, a panel for each trial; thin lines are seeds."""
+    """Draws validation accuracy by step, in a panel for each trial; thin lines are seeds."""
     names = list(table.trials)
     columns = min(len(names), 3)
     rows = -(-len(names) // columns)
@@ -120,7 +120,7 @@ def curves(table: TrialTable, shown: Sequence[str]) -> Figure:
 
 
 def ordered(table: TrialTable) -> list[str]:
-    """Lists the mechanisms, first those that come furthest from chance to 1 in the mean of their trials."""
+    """Lists the mechanisms, the best first, by how far they come from chance to 1 in the mean of their trials."""
 
     def score(spec: str) -> float:
         found = [
@@ -135,7 +135,7 @@ def ordered(table: TrialTable) -> list[str]:
 
 
 def above_chance(accuracy: float, chance: float) -> float:
-    """Computes the share of the way from chance to 1; 0 below chance."""
+    """Computes how far an accuracy is on the way from chance to 1; 0 below chance."""
     return max(0.0, (accuracy - chance) / (1 - chance))
 
 

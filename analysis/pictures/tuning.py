@@ -1,4 +1,4 @@
-"""A picture of a tuned sweep's trials: a line for each setting over the values that were tried."""
+"""A picture of a tuned sweep's trials: a line for each setting, over the values that were tried."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,9 +12,9 @@ from analysis.pictures import style
 
 @style.quiet
 def figure(sweep: Mapping[str, Any]) -> Figure:
-    """Draws the means over the trials' seeds on validation data; the chosen value is filled.
+    """Draws means over the trials' seeds on validation data, with the chosen value filled.
 
-    A value with which the loss was not finite is left out.
+    Values whose loss was not finite are left out.
     """
     tune, metric = sweep["tune"], metrics.find(sweep["tune"]["metric"])
     drawn = Figure(figsize=(5.6, 3.2), layout="constrained")

@@ -1,1 +1,1 @@
-"""What the real compilers of TPUs and GPUs say of kernels, without a device."""
+"""Kernels through the real compilers of TPUs and GPUs, without a device."""

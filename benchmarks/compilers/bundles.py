@@ -1,7 +1,7 @@
-"""The final schedule of a TPU kernel, as libtpu dumps it: bundles, slots and spills, by region and how often it runs.
+"""The final schedule of a TPU kernel, as libtpu dumps it: bundles, slots and spills of its regions.
 
-A bundle is one instruction word, and takes a cycle if nothing stalls. A kernel over a grid is one loop. Its body is cut
-at every forward branch and at every label where such a branch ends; loops in it are regions of their own.
+A bundle is one instruction word, which takes a cycle if nothing stalls. A kernel over a grid is one loop. Its body is
+cut at every forward branch and at every label where such a branch ends; loops in it are separate regions.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ class Region:
     """Bundles that run equally often.
 
     Attributes:
-      kind: `once` (outside the grid's loop), `step` (of the grid), `branch` (may be skipped) or `loop` (within a step).
+      kind: `once` (outside the grid's loop), `step` (of the grid), `branch` (skippable) or `loop` (within a step).
       bundles: Number of bundles.
       slots: Uses of each of `SLOTS`.
     """
@@ -31,14 +31,14 @@ class Region:
 
 @dataclasses.dataclass(frozen=True)
 class Trips:
-    """How often regions run: per call, for one sequence and head.
+    """How often regions run in a call, for one sequence and head.
 
     Attributes:
       steps: Steps of the grid.
-      rows: Tiles of the grid's outer axis.
-      visible: Tiles that some mask lets through.
-      whole: Tiles in which all pairs are allowed, if the kernel has a loop for them and another for the rest.
-      loop: Trips of an inner loop with exponentials in a tile.
+      rows: Tiles along the grid's outer axis.
+      visible: Tiles with allowed pairs.
+      whole: Tiles in which all pairs are allowed, if the kernel has a separate loop for them.
+      loop: Trips of a tile's inner loop with exponentials.
       strips: Trips of other inner loops.
     """
 
@@ -53,8 +53,8 @@ class Trips:
         """Counts how often each region runs.
 
         A region with exponentials that is a loop or has products visits pairs. If there is one, it runs for all visible
-        tiles; if there are two, the first runs for those that are whole. Others with products run for each visible
-        tile. Others that a branch may skip are taken for the beginning and the end of a row of tiles.
+        tiles; if there are two, the first one runs for whole tiles. Other regions with products run for each visible
+        tile. Other regions that a branch may skip count as the beginning or the end of a row of tiles.
         """
         times = {"once": 0, "step": self.steps, "branch": self.rows, "loop": self.rows * self.strips}
         counts = [self.visible if region.slots[0] else times[region.kind] for region in regions]
@@ -70,7 +70,7 @@ class Trips:
 
 
 def read(folder: Path) -> Iterator[tuple[str, list[Region]]]:
-    """Yields the name and the regions of each kernel with a grid that was dumped into a folder."""
+    """Yields the name and the regions of each dumped kernel with a grid."""
     for file in sorted(folder.glob("*-final_bundles.txt")):
         if "schedule-analysis" not in file.name and re.search("kernel|flash|splash", file.name):
             stem = re.sub(r"-\d+-final_bundles.txt$", "", file.name)
@@ -79,7 +79,7 @@ def read(folder: Path) -> Iterator[tuple[str, list[Region]]]:
 
 
 def regions(schedule: str, used: str) -> list[Region]:
-    """Reads the regions of a dumped schedule, in order, with the slots of the dump beside it."""
+    """Reads the regions of a dumped schedule in order, with their slots from the dump of utilisation."""
     slots = [tuple(map(int, line.split())) for line in re.findall(r"^\d+(?: \d+)+$", used, re.MULTILINE)]
     kinds = list(_kinds(schedule))
     if len(kinds) > len(slots):
@@ -91,10 +91,10 @@ def regions(schedule: str, used: str) -> list[Region]:
 
 
 def _kinds(schedule: str) -> Iterator[tuple[str, int]]:
-    """Yields the kind and the number of the region of each bundle.
+    """Yields the kind and the number of each bundle's region.
 
-    The branch at the end of a loop is negated. Some branches forward are too, but not in inner loops, and the last one
-    of all is that of the grid.
+    The branch at the end of a loop is negated. Some forward branches are too, but not in inner loops; the last branch
+    ends the grid.
     """
     found = [match for line in schedule.splitlines() if (match := LINE.match(line))]
     branches = [re.search(r"= sbr\.rel \((!?)%p", match[2]) for match in found]

@@ -1,4 +1,4 @@
-"""What is compiled for a described chip: causal attention with its gradients, and any function of arrays."""
+"""Compiling for described chips: causal attention with its gradients, and any function of arrays."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from attention import Mask, mesh
 
 
 def gradients(spec: str, implementation: str) -> Callable:
-    """Makes a function to the gradients of a mechanism's summed output: of parameters, queries, keys and values."""
+    """Makes the gradient of a mechanism's summed output by parameters, queries, keys and values."""
 
     def loss(params, query, key, value):
         out = attention.attend(spec, params, query, key, value, mask=Mask(causal=True), implementation=implementation)
@@ -22,7 +22,7 @@ def gradients(spec: str, implementation: str) -> Callable:
 
 
 def parameters(spec: str, heads: int, width: int) -> dict[str, tuple[int, ...]]:
-    """Gives the shapes of a mechanism's parameters, for heads of a width."""
+    """Lists the shapes of a mechanism's parameters."""
     params = jax.eval_shape(lambda: attention.init(spec, jax.random.key(0), heads, width))
     return {name: param.shape for name, param in params.items()}
 
@@ -33,8 +33,10 @@ def compiled(function: Callable, shapes: Any, dtype: str, device: Any) -> jax.st
     Args:
       shapes: The shapes of its arguments.
     """
-    place = SingleDeviceSharding(device)
-    leaf = lambda x: isinstance(x, tuple) and all(isinstance(size, int) for size in x)  # noqa: E731
-    arrays = jax.tree.map(lambda shape: jax.ShapeDtypeStruct(shape, dtype, sharding=place), shapes, is_leaf=leaf)
+    arrays = jax.tree.map(
+        lambda shape: jax.ShapeDtypeStruct(shape, dtype, sharding=SingleDeviceSharding(device)),
+        shapes,
+        is_leaf=lambda x: isinstance(x, tuple) and all(isinstance(size, int) for size in x),
+    )
     with mesh.compiled_for(device):
         return jax.jit(function).lower(*arrays).compile()

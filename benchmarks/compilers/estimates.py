@@ -1,8 +1,8 @@
-"""Compile `xla` and `chunked` for one described TPU, and add up XLA's own estimates of the cycles of its instructions.
+"""Compile `xla` and `chunked` for a described TPU, and add up XLA's own estimates of its instructions' cycles.
 
     python -m benchmarks.compilers.estimates CHIP [NAME ...]
 
-`benchmarks.schedules` starts it, in a process of its own. Prints JSON.
+`benchmarks.schedules` starts this program in a separate process and reads the JSON that it prints.
 """
 
 import json
@@ -21,7 +21,7 @@ WIDTH = 64
 
 
 def by_xla(name: str, device: Any) -> dict[str, Any]:
-    """Counts the cycles of one head by XLA's own estimates of what it makes of `xla` or `chunked`, both passes.
+    """Counts the cycles of both passes of one head, by XLA's estimates of the instructions for `xla` or `chunked`.
 
     Args:
       name: A mechanism and an implementation, such as `dot_product, xla`.
@@ -42,7 +42,7 @@ def by_xla(name: str, device: Any) -> dict[str, Any]:
 
 
 def main(chip: str, names: list[str]) -> None:
-    """Prints one line of JSON for each mechanism and implementation."""
+    """Prints a line of JSON for each mechanism and implementation."""
     device = topology.devices(f"{chip}:2x2")[0]
     for name in [name for name in BY_XLA if not names or name in names]:
         try:

@@ -1,12 +1,12 @@
-"""Registers, spills, occupancy and instructions of the Hopper kernels, compiled for an H100 that is not here.
+"""Registers, spills, occupancy and instructions of the Hopper kernels, compiled for a described H100.
 
     python -m benchmarks.compilers.gpu --out=benchmarks/results/schedules_gpu.json
 
 XLA's plugin for CUDA and ptxas compile our kernels and JAX's own dot product for sm_90a; nothing runs. Instructions are
-those of one tile of pairs and one warp, loops included. Divided by what an SM issues a cycle, they are the least cycles
-that the SM needs: waiting for memory, barriers and results does not count. The program needs requirements-cuda12.txt
-or requirements-cuda13.txt, and `nvdisasm`, which the package triton has, in a separate environment with
-JAX_PLATFORMS=cpu. Each of the two gives other figures; the record is of CUDA 12.
+those of one tile of pairs and one warp, loops included. Divided by the rate at which an SM issues them, they are the
+fewest cycles that the SM needs: waiting for memory, barriers and results does not count. The program needs
+requirements-cuda12.txt or requirements-cuda13.txt, and `nvdisasm` from the package triton, in a separate environment
+with JAX_PLATFORMS=cpu. The two versions of CUDA give different figures; the record is of CUDA 12.
 """
 
 import argparse
@@ -40,10 +40,10 @@ from train.dry_run import topology
 SPECS = {"neural(dim=2)": (2, 1), "neural(dim=16)": (16, 8), "additive": (64,)}
 OF_JAX = "JAX's dot product"
 TOKENS, HEADS, WIDTH = 1024, 8, 64
-WARPS, WARP = 4, 32  # of a warpgroup; threads of a warp
-REGISTERS, SHARED, SLOTS, THREADS = 2**16, 228 * 2**10, 32, 2048  # of an SM; a block reserves 1 KiB more
-# Instructions of a warp that an SM of compute capability 9.0 issues a cycle: the arithmetic throughputs of NVIDIA's
-# CUDA C++ Programming Guide over 32 threads. Those of `products` are 2,048 multiply-adds a cycle.
+WARPS, WARP = 4, 32  # warps of a warpgroup; threads of a warp
+REGISTERS, SHARED, SLOTS, THREADS = 2**16, 228 * 2**10, 32, 2048  # limits of an SM; a block reserves 1 KiB more
+# Instructions of a warp that an SM of compute capability 9.0 issues per cycle: the arithmetic throughputs of NVIDIA's
+# CUDA C++ Programming Guide over 32 threads. `products` count 2,048 multiply-adds per cycle.
 RATES = {"floats": 4.0, "compares and integers": 2.0, "exponentials": 0.5, "memory and shuffles": 1.0, "all": 4.0}
 KINDS = {
     "floats": "FADD FFMA FMUL HADD2 HFMA2 HMUL2",
@@ -53,8 +53,8 @@ KINDS = {
 }
 KIND = {opcode: kind for kind, opcodes in KINDS.items() for opcode in opcodes.split()}
 PASSES = {"pair_out": "forward", "pair_d_query": "backward, queries", "pair_d_key": "backward, keys"}
-# Of each version of CUDA: what compiles, where its ptxas is, and the PTX that this ptxas reads; XLA may write a later
-# one, of which our kernels have nothing.
+# For each version of CUDA: the packages that compile, the one with ptxas, and the version of PTX that this ptxas reads.
+# XLA may write a later version, but our kernels need nothing of it.
 PACKAGES = {"12": ("jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12"), "13": ("jax-cuda13-plugin", "nvidia-cuda-nvcc")}
 PTXAS = {"12": "nvidia.cuda_nvcc", "13": "nvidia.cu13"}
 PTX = {"12": "8.8", "13": "9.0"}
@@ -62,7 +62,7 @@ PTX = {"12": "8.8", "13": "9.0"}
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """A loop of a disassembled kernel: the numbers of its first and last instruction."""
+    """A loop of a disassembled kernel, by the numbers of its first and last instruction."""
 
     first: int
     last: int
@@ -73,7 +73,7 @@ class Loop:
 
 
 def instructions(text: str) -> tuple[list[str], list[Loop], list[Loop]]:
-    """Reads the instructions of `nvdisasm -c`, the loops (branches to an earlier label), and what branches skip."""
+    """Reads the instructions printed by `nvdisasm -c`, the loops, which branch back, and what forward branches skip."""
     found: list[str] = []
     labels: dict[str, int] = {}
     for line in text.splitlines():
@@ -89,26 +89,29 @@ def instructions(text: str) -> tuple[list[str], list[Loop], list[Loop]]:
 def of_tile(text: str, trips: int) -> tuple[dict[str, float], float]:
     """Counts the instructions of one tile of pairs by kind, and the cycles of its matrix products.
 
-    The tile's loop is the smallest that has exponentials and matrix products. Loops with floats in it visit units.
-    Masks, which a branch skips in most tiles, do not count.
+    The tile's loop is the smallest with exponentials and matrix products. Loops with floats in it visit units. Masks,
+    which a branch skips in most tiles, do not count.
 
     Args:
       text: The disassembled kernel.
-      trips: How often loops over units run.
+      trips: Trips of loops over units.
 
     Raises:
       ValueError: There is no such loop.
     """
     found, loops, skipped = instructions(text)
     opcodes = [re.sub(r"^@!?U?P\d+\s+", "", one).split()[0] for one in found]
-    of = lambda loop: [x.split(".")[0] for x in opcodes[loop.first : loop.last + 1]]  # noqa: E731
-    tiles = [loop for loop in loops if "MUFU" in of(loop) and {"HGMMA", "HMMA"} & set(of(loop))]
+
+    def kinds(loop: Loop) -> set[str]:
+        return {opcode.split(".")[0] for opcode in opcodes[loop.first : loop.last + 1]}
+
+    tiles = [loop for loop in loops if "MUFU" in kinds(loop) and {"HGMMA", "HMMA"} & kinds(loop)]
     if not tiles:
         raise ValueError("no loop has exponentials and matrix products")
     tile = min(tiles, key=lambda loop: loop.last - loop.first)
-    units = [loop for loop in loops if tile.holds(loop) and "FFMA" in of(loop) + ["FFMA"] * ("FADD" in of(loop))]
-    compares = lambda part: {"ISETP", "FSEL"} <= {*of(part)} and not {"MUFU", "HGMMA", "HMMA"} & {*of(part)}  # noqa: E731
-    masks = [part for part in skipped if tile.holds(part) and compares(part)]
+    units = [loop for loop in loops if tile.holds(loop) and {"FFMA", "FADD"} & kinds(loop)]
+    compares = [part for part in skipped if tile.holds(part) and {"ISETP", "FSEL"} <= kinds(part)]
+    masks = [part for part in compares if not {"MUFU", "HGMMA", "HMMA"} & kinds(part)]
     counts: collections.Counter[str] = collections.Counter()
     products = 0.0
     for number in range(tile.first, tile.last + 1):
@@ -123,8 +126,8 @@ def of_tile(text: str, trips: int) -> tuple[dict[str, float], float]:
 
 
 def occupancy(registers: int, shared: int, warps: int) -> int:
-    """Counts the blocks that an SM holds, of so many warps, registers a thread and bytes of shared memory."""
-    a_warp = -(-registers * WARP // 256) * 256  # registers are given to warps in units of 256
+    """Counts the blocks that an SM holds, given registers per thread, bytes of shared memory, and warps per block."""
+    a_warp = -(-registers * WARP // 256) * 256  # registers are allocated in units of 256
     limits = (REGISTERS // a_warp // warps, SHARED // (shared + 1024), THREADS // (WARP * warps), SLOTS)
     return min(limits)
 
@@ -157,7 +160,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 
 def found_tools() -> list[str]:
-    """Finds the paths of ptxas and nvdisasm.
+    """Lists the paths of ptxas and nvdisasm.
 
     Raises:
       UsageError: One is not installed.
@@ -170,22 +173,22 @@ def found_tools() -> list[str]:
             there = None
         where = [Path(folder) / path for folder in (there.submodule_search_locations or ())] if there else []
         if not where or not where[0].is_file():
-            raise UsageError(f"{path} is not here: pip install --no-deps -r requirements-cuda{cuda}.txt triton.")
+            raise UsageError(f"{path} is missing: pip install --no-deps -r requirements-cuda{cuda}.txt triton.")
         paths.append(str(where[0]))
     return paths
 
 
 @dataclasses.dataclass(frozen=True)
 class GpuCase:
-    """Something to compile.
+    """A function to compile.
 
     Attributes:
       name: Its name in tables.
       dtype: The dtype of its arrays.
-      function: What is compiled.
+      function: The function.
       shapes: The shapes of its arguments.
-      pairs: The pairs of a tile.
-      units: How often loops over units run.
+      pairs: Number of pairs in a tile.
+      units: Trips of loops over units.
     """
 
     name: str
@@ -211,12 +214,12 @@ def contestants() -> Iterator[GpuCase]:
 def _mosaic(query, key, value):
     from jax.experimental.pallas.ops.gpu import attention_mgpu
 
-    attention_mgpu.cuda_versions = types.SimpleNamespace(cuda_runtime_get_version=lambda: 12091)  # of a driver, else
+    attention_mgpu.cuda_versions = types.SimpleNamespace(cuda_runtime_get_version=lambda: 12091)  # there is no driver
     return attention_mgpu.attention(query, key, value, attention_mgpu.TuningConfig(64, 128, 2, causal=True))
 
 
 def compiled(case: GpuCase, folder: Path, ptxas: str, nvdisasm: str) -> dict[str, Any]:
-    """Collects what the compilers say of each kernel of a contestant, or why one refused it."""
+    """Compiles a contestant and analyses its kernels, or reports why a compiler refused it."""
     device, row = topology.devices("h100")[0], {"name": case.name, "dtype": case.dtype}
     began = time.process_time()
     try:
@@ -235,7 +238,7 @@ def compiled(case: GpuCase, folder: Path, ptxas: str, nvdisasm: str) -> dict[str
 
 
 def of_kernel(file: Path, case: GpuCase, ptxas: str, nvdisasm: str) -> dict[str, Any]:
-    """Reads registers, spills, shared memory, blocks an SM and a tile's instructions from a dumped kernel."""
+    """Reads registers, spills, shared memory, blocks per SM and a tile's instructions from a dumped kernel."""
     text, binary = file.read_text(), file.with_suffix(".cubin")
     file.write_text(re.sub(r"(?m)^\.version .*$", f".version {PTX[topology.cuda()]}", text))
     said = _output(ptxas, "-arch=sm_90a", "-v", str(file), "-o", str(binary))
@@ -263,7 +266,7 @@ def _output(*command: str) -> str:
 
 
 def table(result: dict[str, Any]) -> str:
-    """Writes a row for each kernel; what was refused is left out."""
+    """Writes a row for each kernel, without contestants that were refused."""
     lines = []
     for row in result["rows"]:
         for kernel in row.get("kernels", ()):

@@ -1,12 +1,14 @@
-"""Compile attention's kernels and their opponents for one described TPU, and read the compiler's schedules.
+"""Compile attention's kernels and their opponents for a described TPU, and read the compiler's schedules.
 
     python -m benchmarks.compilers.tpu CHIP [NAME ...]
 
-`benchmarks.schedules` starts it, in a process of its own, because libtpu reads its options once. Prints JSON.
+`benchmarks.schedules` starts this program in a separate process, since libtpu reads its options only once, and reads
+the JSON that it prints.
 """
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -14,7 +16,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ from benchmarks.compilers import bundles, described
 from benchmarks.schedules import LENGTHS, NETWORKS, SHORT
 from train.dry_run import topology
 
-COMPILED, HEADS, WIDTH = 4096, 2, 64  # heads run one after another; a schedule is the same for every length
+COMPILED, HEADS, WIDTH = 4096, 2, 64  # heads run one after another, and a schedule does not depend on the length
 BLOCKS = (128, 512, 1024)
 OF_SPLASH = (SHORT, 512, 1024)
 MATRIX = (512, 1024, 1024)  # rows, contraction and columns of a block of the matrix product that is checked
@@ -42,13 +44,13 @@ MATRIX = (512, 1024, 1024)  # rows, contraction and columns of a block of the ma
 
 @dataclasses.dataclass(frozen=True)
 class Contestant:
-    """Something to compile: a function of arrays of given shapes, and how often its kernels' regions run.
+    """A function to compile, with the trips of its kernels' regions.
 
     Attributes:
       name: Its name in tables.
-      function: What is compiled.
+      function: The function.
       shapes: The shapes of its arguments, in bfloat16.
-      trips: From a kernel's name and a number of tokens, how often its regions run for one head.
+      trips: Counts how often a kernel's regions run for one head, given the kernel's name and the number of tokens.
       tokens: The numbers of tokens.
     """
 
@@ -71,7 +73,7 @@ def causal(tokens: int, rows: int, across: int, turned: bool = False, together: 
 
 
 def ours(spec: str) -> Contestant:
-    """Makes a contestant of a mechanism with both passes of the Pallas kernels."""
+    """Makes a contestant of both passes of a mechanism's Pallas kernels."""
 
     def trips(kernel, tokens):
         network, turned = Network(NETWORKS[spec], (True,), "relu"), "backward" in kernel
@@ -87,28 +89,28 @@ def ours(spec: str) -> Contestant:
 
 
 def opponents() -> Iterator[Contestant]:
-    """Yields JAX's own flash and splash attention on TPUs, with several sizes of blocks."""
-    x = (1, HEADS, COMPILED, WIDTH)
+    """Yields JAX's own flash and splash attention for TPUs, with blocks of several sizes."""
+
+    def contestant(name: str, attend: Callable, size: int, tokens: Iterable[int]) -> Contestant:
+        both = jax.grad(lambda q, k, v: attend(q, k, v).astype(jnp.float32).sum(), (0, 1, 2))
+        shapes = ((1, HEADS, COMPILED, WIDTH),) * 3
+        return Contestant(name, both, shapes, lambda kernel, length: causal(length, size, size), tuple(tokens))
+
     for size in BLOCKS:
         sizes = flash.BlockSizes(*(size, size, size, 1), *(size,) * 7)
-        both = lambda q, k, v, sizes=sizes: flash.flash_attention(q, k, v, causal=True, block_sizes=sizes).sum()  # noqa: E731
-        trips = lambda kernel, tokens, size=size: causal(tokens, size, size)  # noqa: E731
-        tokens = tuple(n for n in LENGTHS if n > size)
-        yield Contestant(f"flash({size})", jax.grad(both, (0, 1, 2)), (x, x, x), trips, tokens)
+        attend = functools.partial(flash.flash_attention, causal=True, block_sizes=sizes)
+        yield contestant(f"flash({size})", attend, size, (n for n in LENGTHS if n > size))
     for size, fused in [*itertools.product(OF_SPLASH, (True,)), (512, False)]:
         dq = () if fused else (size, size)
         sizes = splash.BlockSizes(*(size,) * 6, *dq, use_fused_bwd_kernel=fused)
         mask = masks.MultiHeadMask([masks.CausalMask((COMPILED, COMPILED))] * HEADS)
         kernel = splash.make_splash_mha_single_device(mask, block_sizes=sizes)
-        both = lambda q, k, v, kernel=kernel: jax.vmap(kernel)(q, k, v).astype(jnp.float32).sum()  # noqa: E731
-        trips = lambda kernel, tokens, size=size: causal(tokens, size, size)  # noqa: E731
-        tokens = tuple(n for n in (SHORT, *LENGTHS) if n >= size)
         name = f"splash({size})" if fused else f"splash({size}), two passes"
-        yield Contestant(name, jax.grad(both, (0, 1, 2)), (x, x, x), trips, tokens)
+        yield contestant(name, jax.vmap(kernel), size, (n for n in (SHORT, *LENGTHS) if n >= size))
 
 
 def product(size: int) -> Contestant:
-    """Makes a contestant of the matrix product on JAX's page on Pallas, whose published time checks the method."""
+    """Makes a contestant of the matrix product from JAX's page on Pallas, whose published time checks the method."""
     rows, depth, across = MATRIX
 
     def matmul_kernel(x, y, out, total):
@@ -148,14 +150,14 @@ def product(size: int) -> Contestant:
 
 
 def contestants() -> Iterator[Contestant]:
-    """Yields all that is compiled."""
+    """Yields all contestants."""
     yield product(8192)
     yield from map(ours, NETWORKS)
     yield from opponents()
 
 
 def compiled(contestant: Contestant, device: Any, folder: Path) -> dict[str, Any]:
-    """Compiles a contestant, and gives its kernels' regions and the bundles of one head for each number of tokens."""
+    """Compiles a contestant, and collects its kernels' regions and the bundles of a head for each number of tokens."""
     start = time.perf_counter()
     described.compiled(contestant.function, contestant.shapes, "bfloat16", device)
     kernels = []
@@ -175,7 +177,7 @@ def compiled(contestant: Contestant, device: Any, folder: Path) -> dict[str, Any
 
 
 def main(chip: str, names: list[str]) -> None:
-    """Prints one line of JSON for each contestant."""
+    """Prints a line of JSON for each contestant."""
     with tempfile.TemporaryDirectory() as folder:
         dump = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=final"
         os.environ["LIBTPU_INIT_ARGS"] = dump

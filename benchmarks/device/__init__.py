@@ -1,1 +1,1 @@
-"""What the bench does on a GPU or a TPU, measured by one program: `python -m benchmarks.device`."""
+"""Measurements of the bench on a GPU or a TPU, by one program: `python -m benchmarks.device`."""

@@ -1,4 +1,4 @@
-"""What a result says of the device, its driver, the versions, and where our kernels come from."""
+"""Facts in a result about the device, its driver, the versions, and the sources of our kernels."""
 
 import ast
 import functools
@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks import measure
 from train.run import workdir
 
-COMMIT = "COMMIT"  # the variable that names the commit where git is not there
+COMMIT = "COMMIT"  # the environment variable that names the commit if there is no git
 PACKAGES = (
     *("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "libtpu", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
     *("flax", "numpy", "torch", "triton", "transformers", "tokamax", "flash-linear-attention"),
@@ -28,7 +28,7 @@ def call() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Collects the versions of the packages that are installed."""
+    """Collects the versions of installed packages."""
     found = {}
     for name in PACKAGES:
         try:
@@ -48,13 +48,13 @@ def of_jax() -> dict[str, Any]:
 
 
 def of_torch() -> dict[str, Any]:
-    """Sets PyTorch up like JAX, with TF32 for float32, and gives its device; '' where PyTorch is missing."""
+    """Sets PyTorch up like JAX, with TF32 for float32, and describes its device; '' if PyTorch is missing."""
     try:
         import torch
     except ImportError:
         return {"device": "", "platform": ""}
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    torch._dynamo.config.fail_on_recompile_limit_hit = True  # else it goes on without compiling
+    torch._dynamo.config.fail_on_recompile_limit_hit = True  # otherwise it continues without compiling
     on_gpu = torch.cuda.is_available()
     return {"platform": "gpu" if on_gpu else "cpu", "device": torch.cuda.get_device_name() if on_gpu else "cpu"}
 
@@ -63,7 +63,7 @@ DEVICES: dict[str, Callable[[], dict[str, Any]]] = {"jax": of_jax, "torch": of_t
 
 
 def answers(stack: str) -> bool:
-    """Tells whether a device still computes: after an illegal address it fails in every later call of the process."""
+    """Tells whether the device still computes; after an illegal address, every later call of the process fails."""
     try:
         if stack == "jax":
             import jax
@@ -74,12 +74,12 @@ def answers(stack: str) -> bool:
         return float(torch.ones(2, device="cuda" if torch.cuda.is_available() else "cpu").sum()) == 2
     except ImportError:
         return True
-    except Exception:  # whatever it is, nothing can be measured any more
+    except Exception:  # whatever it is, nothing more can be measured
         return False
 
 
 def driver() -> str:
-    """Asks for the version of NVIDIA's driver; '' where it does not say."""
+    """Reads the version of NVIDIA's driver; '' if it is unknown."""
     asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()[0].strip()
@@ -87,7 +87,7 @@ def driver() -> str:
         return ""
 
 
-# Where what an implementation runs begins; what these import counts too, but for `SHARED`, which runs nothing itself.
+# Modules that begin an implementation, to which all their imports belong except `SHARED`, which computes nothing.
 ROOTS = {
     "xla": ("kernels.xla",),
     "chunked": ("kernels.loops",),
@@ -100,7 +100,7 @@ SHARED = ("attention", "attention.errors", "attention.kernels.choose", "attentio
 
 @functools.cache
 def digest(implementation: str) -> str:
-    """Computes a digest of the sources of an implementation; of all mechanisms and kernels for `auto`."""
+    """Computes a digest of an implementation's sources; for `auto`, of all mechanisms and kernels."""
     folder = measure.ROOT / "attention"
     names = sources(implementation) if implementation in ROOTS else folder.rglob("*.py")
     sha = hashlib.sha256()
@@ -110,12 +110,12 @@ def digest(implementation: str) -> str:
 
 
 def made_by(implementation: str) -> dict[str, str]:
-    """Describes the sources of ours that made a row."""
+    """Identifies the sources that made a row."""
     return {"made_by": implementation, "digest": digest(implementation)}
 
 
 def sources(implementation: str) -> set[Path]:
-    """Finds the files that an implementation consists of: its own, and what they import of `attention`."""
+    """Finds an implementation's files, including what they import from `attention`."""
     left, seen = [f"attention.{name}" for name in ROOTS[implementation]], set()
     while left:
         path = measure.ROOT / left.pop().replace(".", "/")
@@ -127,7 +127,7 @@ def sources(implementation: str) -> set[Path]:
 
 
 def imported(path: Path) -> set[str]:
-    """Lists the names of what a file imports, which may be modules or what is in them."""
+    """Lists the names that a file imports, which may be modules or members of modules."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):

@@ -1,9 +1,9 @@
-"""Fast: the core of attention, from projected queries, keys and values to a head's output, ours and others'.
+"""Speed of the core of attention, from projected queries, keys and values to a head's output, here and elsewhere.
 
-Inputs are random, 16,384 tokens at a time, under a causal mask: 67 MB an array, too large for the 50 MB of an H100's L2
-cache. Operations are those that are useful, half of all pairs; a backward pass counts 2.5 times a forward one, as in
-published timings of flash attention, which computes scores again. Ours make their gates from the layer's inputs; those
-of flash-linear-attention are given.
+Inputs are random, with 16,384 tokens at a time and a causal mask. An array has 67 MB, more than the 50 MB of an H100's
+L2 cache. Only useful operations count, on half of all pairs. A backward pass counts as 2.5 forward passes, as in
+published timings of flash attention, which computes scores again. Our recurrences compute their gates from the layer's
+inputs; flash-linear-attention is given its gates.
 """
 
 import functools
@@ -25,12 +25,12 @@ PLANNED = "planned by the compiler"
 LENGTHS = (4096, 1024, 16_384, 2048)
 HEADS = ((32, 64), (16, 128))
 FORWARD, BOTH = attention.PASSES
-PASSES = {FORWARD: 1.0, BOTH: 3.5}  # times the work of a forward pass
-MOST = 30e9  # bytes that a contestant may need
+PASSES = {FORWARD: 1.0, BOTH: 3.5}  # work as a multiple of a forward pass
+MOST = 30e9  # most bytes of a contestant
 JAX_NN, TOKAMAX = "jax.nn cuDNN", "tokamax Mosaic"
-# Contestants by how many shapes tell something about them.
+# Contestants, grouped by the number of shapes worth measuring.
 FIRST = tuple((spec, by) for spec in ("dot_product", "neural(dim=2)") for by in ("cudnn", "pallas", "chunked"))
-FUSED = ("alibi", "soft_cap", "relative")  # functions of a pair that have no kernel by hand
+FUSED = ("alibi", "soft_cap", "relative")  # functions of a pair without a hand-written kernel
 STATES = ("gated_delta", "kimi_delta", "gated_linear", "state_space", "retention", "delta")
 SECOND = (
     *(("dot_product", "xla"), ("additive", "pallas"), ("additive", "chunked"), ("gaussian", "cudnn")),
@@ -44,7 +44,7 @@ DEAR = (("neural(dim=16)", "pallas"), ("neural(dim=16)", "chunked"), ("neural(di
 
 
 def items(tiny: bool) -> list[Item]:
-    """Lists the roof of the device, the check of the method, and the contestants, shape by shape."""
+    """Lists the device's roof, the check of the method, and the contestants, shape by shape."""
     known = [Item(f"core, roof, {dtype}", "core", "jax", functools.partial(roof, dtype, tiny)) for dtype in DTYPES]
     known += [Item("core, method, jax", "core", "jax", functools.partial(method, tiny))]
     for shape, what in shapes(tiny):
@@ -71,7 +71,7 @@ def shapes(tiny: bool) -> Iterator[tuple[Shape, str]]:
 
 
 def contestants(shape: Shape) -> Iterator[tuple[str, Callable[[Shape], Core]]]:
-    """Yields the names of the contestants for a shape, and what prepares them."""
+    """Yields the contestants for a shape: names, and functions that prepare them."""
     wide, half = shape.width == HEADS[1][1], shape.dtype == "bfloat16"
     if half:
         yield JAX_NN, functools.partial(_other, JAX_NN, _jax_nn)
@@ -104,7 +104,7 @@ def _tokamax() -> Callable:
 
 
 def prepare_jax(build: Callable[[Shape], Core], shape: Shape, what: str, name: str) -> Callable[[], Row]:
-    """Compiles a contestant, and gives a function that measures it."""
+    """Compiles a contestant, and makes a function that measures it."""
     core = build(shape)
     size = jax.ShapeDtypeStruct((shape.batch, shape.length, shape.heads, shape.width), shape.dtype)
     compiled = jax.jit(passes(core, what)).lower(core.weights, *[size] * 4).compile()
@@ -128,7 +128,7 @@ def planned(compiled: Any) -> Row:
 
 
 def passes(core: Core, what: str) -> Callable[..., Any]:
-    """Makes the forward pass, or both: the output, and the gradients of weights, query, key and value."""
+    """Makes the forward pass, or both passes, with gradients of weights, query, key and value."""
 
     def forward(weights, query, key, value):
         return core.function(weights, query, key, value, query.reshape(*query.shape[:2], -1))
@@ -163,7 +163,7 @@ def made_by(name: str) -> Row:
 
 
 def roof(dtype: str, tiny: bool) -> Callable[[], Row]:
-    """Compiles a large product and a large copy, and gives a function that measures operations and bytes a second."""
+    """Compiles a large product and a large copy, and makes a function that measures their operations and bytes."""
     side, length = (256, 2**16) if tiny else (8192, 2**28)
     matrix, vector = jax.ShapeDtypeStruct((side, side), dtype), jax.ShapeDtypeStruct((length,), dtype)
     product = jax.jit(lambda x, y: x @ y).lower(matrix, matrix).compile()
@@ -180,7 +180,7 @@ def roof(dtype: str, tiny: bool) -> Callable[[], Row]:
 
 
 def method(tiny: bool) -> Callable[[], Row]:
-    """Compiles a product, and gives a function that measures it by the profiler and by the slope over chains."""
+    """Compiles a product, and makes a function that measures it by the profiler and by the slope over chains."""
     side = 256 if tiny else 8192
     matrix = jax.ShapeDtypeStruct((side, side), "bfloat16")
     product = jax.jit(lambda x, y: x @ y / side**0.5).lower(matrix, matrix).compile()
@@ -194,6 +194,5 @@ def method(tiny: bool) -> Callable[[], Row]:
 
 
 def in_both_ways(by_profiler: Row, by_slope: float) -> Row:
-    """Adds the slope's seconds to a row of the profiler's, and the ratio of both."""
-    ratio = by_profiler["seconds"] / by_slope
-    return by_profiler | {"slope": by_slope, "ratio": ratio}
+    """Adds the slope's seconds to a row of the profiler's, with the ratio of both."""
+    return by_profiler | {"slope": by_slope, "ratio": by_profiler["seconds"] / by_slope}

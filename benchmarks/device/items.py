@@ -1,4 +1,4 @@
-"""An item is one thing that is measured: its name, its group, and the process that it needs."""
+"""Items, the units of measurement."""
 
 import importlib.util
 from collections.abc import Callable
@@ -9,7 +9,7 @@ GROUPS = ("right", "core", "peers", "models")  # in the order of their value
 
 
 class Skipped(Exception):
-    """Raised where an item cannot be measured on this machine; the reason is a sentence."""
+    """Raised if an item cannot be measured on this machine; the reason is a sentence."""
 
 
 def need(package: str, what: str) -> None:
@@ -19,13 +19,13 @@ def need(package: str, what: str) -> None:
 
 
 class Item(NamedTuple):
-    """What is measured.
+    """A unit of measurement.
 
     Attributes:
       name: Its name in results, the same in each call.
       group: One of `GROUPS`.
-      stack: The library that holds the device while it is measured, `jax` or `torch`.
-      prepare: Compiles it, and gives a function that measures it and gives the row.
+      stack: The library that holds the device meanwhile, `jax` or `torch`.
+      prepare: Compiles the item, and makes a function that measures it and returns the row.
     """
 
     name: str

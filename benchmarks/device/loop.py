@@ -1,8 +1,8 @@
-"""Fast: the loop around a step and what the device waits for in it, and decoding beside Hugging Face's transformers.
+"""Speed of the loop around a step, with the reasons why the device waits, and of decoding here and in transformers.
 
-The loop trains Super Attention's ViT on random images, without evaluation and checkpoints. It is traced twice: as it
-is, which says how long the device works and at what, and with Python's calls, which slows it but names what the host
-does in the gaps between kernels. Decoding is greedy, by the Llama of `benchmarks.llama` with all weights in bfloat16.
+The loop trains Super Attention's ViT on random images, without evaluation and checkpoints. It is traced twice: first as
+it is, to see how long the device works and at what; then with Python's calls, which slow it but name what the host does
+in the gaps between kernels. Decoding is greedy, with the Llama of `benchmarks.llama` and all weights in bfloat16.
 """
 
 import collections
@@ -17,12 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import measure
+from benchmarks import llama, measure
 from benchmarks.device import about, timing
 from benchmarks.device.items import Item, Row, need
 from benchmarks.device.models import BENCH, COMPILED, EAGER, LLAMA, SMALL
 from benchmarks.device.timing import Event
-from benchmarks.llama import __main__ as llama
 from benchmarks.train_step import SilentTraining, silent_training, training_against_step
 from models.gpt import GPT
 from models.published import pretrained
@@ -32,15 +31,15 @@ from train.dry_run.dry import blank_task
 
 LOOP = "configs/vit_cifar100_super.py"
 CLASSES, SIDE = 100, 32
-MARK = "steps that are traced"  # the event that shows which of the host's threads launches
-UNNAMED = ("$builtins ", "$<unknown> ")  # calls too small to say anything
+MARK = "steps that are traced"  # the event that marks the host's thread that launches
+UNNAMED = ("$builtins ", "$<unknown> ")  # calls too small to tell anything
 NOTHING, LONGEST = "nothing traced", 10
 STACKS = {"transformers": EAGER, "transformers compiled": COMPILED}
-CALLS = 5  # of each decoding
+CALLS = 5  # timed calls of each decoding
 
 
 def items(tiny: bool) -> list[Item]:
-    """Lists the loop with small and large batches, then decoding here and in transformers."""
+    """Lists the loop with small and large batches, and decoding here and in transformers."""
     named = [("loop, vit_cifar100_super", "jax", prepare_loop, batch) for batch in ((8,) if tiny else (32, 256))]
     batches = (1, 2) if tiny else (1, 16)
     named += [("decoding, llama", "jax", prepare_decoding, batch) for batch in batches]
@@ -54,7 +53,7 @@ def items(tiny: bool) -> list[Item]:
 
 
 def prepare_loop(batch: int, tiny: bool) -> Callable[[], Row]:
-    """Opens the training once, so that its programs are compiled and kept, and gives a function that opens it again."""
+    """Opens the training, which compiles and keeps its programs, and makes a function that opens and measures it."""
     with tempfile.TemporaryDirectory() as folder, silent_training(looped(Path(folder), batch, tiny)):
         pass
     steps, traced, rounds = (4, 4, 2) if tiny else (100, 20, 3)
@@ -74,7 +73,7 @@ def prepare_loop(batch: int, tiny: bool) -> Callable[[], Row]:
 
 
 def looped(folder: Path, batch: int, tiny: bool) -> Config:
-    """Makes the config of a training on as many random images as CIFAR-100 has, which it writes to a folder."""
+    """Makes the config of a training on as many random images as CIFAR-100 has, and writes these to a folder."""
     draw, pack = np.random.default_rng(0), folder / "images.npz"
     arrays = {}
     for split, number in {"train": 50_000, "test": 10_000}.items():
@@ -87,11 +86,11 @@ def looped(folder: Path, batch: int, tiny: bool) -> Config:
 
 
 class Running(NamedTuple):
-    """A part of a thread's time in which the same calls run.
+    """A span of a thread's time in which the same calls run.
 
     Attributes:
-      start: Nanoseconds.
-      end: Nanoseconds.
+      start: Start in nanoseconds.
+      end: End in nanoseconds.
       names: The calls, the outermost first.
     """
 
@@ -103,7 +102,7 @@ class Running(NamedTuple):
 def work_and_waits(training: SilentTraining, steps: int) -> Row:
     """Traces steps of a loop twice: what the device does, and what the host does while the device is idle.
 
-    On a CPU, whose traces have no kernels, there is nothing to say.
+    The row is empty on a CPU, whose traces have no kernels.
     """
     kernels, _ = _steps(training, steps, python=False)
     if not kernels:
@@ -114,7 +113,7 @@ def work_and_waits(training: SilentTraining, steps: int) -> Row:
 
 
 def _steps(training: SilentTraining, steps: int, python: bool) -> tuple[list[tuple[str, Event]], list[Running]]:
-    """Traces what steps launch, by name, and what ran on the thread that launched it."""
+    """Traces the kernels that steps launch, with their names, and what ran on the thread that launched them."""
     with timing.traced(python) as traces, jax.profiler.TraceAnnotation(MARK):
         training.take(steps)
     kernels = [(event.name, (event.start_ns, event.duration_ns)) for event in timing.launched(traces[0])]
@@ -122,7 +121,7 @@ def _steps(training: SilentTraining, steps: int, python: bool) -> tuple[list[tup
 
 
 def work(kernels: Sequence[tuple[str, Event]], steps: int) -> Row:
-    """Computes the share of time in which the device is busy, and the kernels that take most, in seconds a step."""
+    """Computes the share of time in which the device is busy, and the longest kernels, in seconds per step."""
     times = [event for _, event in kernels]
     span = max(start + duration for start, duration in times) - min(start for start, _ in times)
     total: collections.Counter[str] = collections.Counter()
@@ -134,9 +133,9 @@ def work(kernels: Sequence[tuple[str, Event]], steps: int) -> Row:
 
 
 def waits(kernels: Sequence[tuple[str, Event]], thread: Iterable[Running], steps: int) -> Row:
-    """Adds up what the host runs in the gaps between kernels, in seconds a step: by innermost call, and by the loop's.
+    """Adds up what the host runs in the gaps between kernels, in seconds per step, by innermost and by loop's call.
 
-    The loop's own calls are those below the method that takes steps, which is below the mark.
+    The loop's calls are those below the method that takes steps, which is below the mark.
     """
     before = in_gaps([event for _, event in kernels])
     inner: collections.Counter[str] = collections.Counter()
@@ -157,7 +156,7 @@ def waits(kernels: Sequence[tuple[str, Event]], thread: Iterable[Running], steps
 
 
 def in_gaps(kernels: Sequence[Event]) -> Callable[[float], float]:
-    """Makes a function that counts the nanoseconds before a time, after the first kernel's start, in which none ran."""
+    """Makes a function that counts the idle nanoseconds between the first kernel's start and a time."""
     ordered = sorted(kernels)
     times, sums, end = [0.0], [0.0], ordered[0][0]
     for start, duration in ordered:
@@ -169,7 +168,7 @@ def in_gaps(kernels: Sequence[Event]) -> Callable[[float], float]:
 
 
 def launching(trace: Any) -> list[Any]:
-    """Finds the events of the host's thread that has the mark, without calls that tell nothing."""
+    """Finds the events of the host's thread with the mark, without calls that tell nothing."""
     lines = (line for plane in trace.planes if plane.name.startswith("/host:") for line in plane.lines)
     threads = (list(line.events) for line in lines)
     found = next((events for events in threads if any(event.name == MARK for event in events)), [])
@@ -177,8 +176,8 @@ def launching(trace: Any) -> list[Any]:
 
 
 def running(events: Sequence[Any]) -> Iterator[Running]:
-    """Cuts a thread's time where its events, which lie within each other, start and end; yields what has a name."""
-    calls: list[tuple[float, str]] = []  # ends and names of those that run, the innermost last
+    """Cuts a thread's time where its nested events start and end, and yields the spans within events."""
+    calls: list[tuple[float, str]] = []  # ends and names of running calls, the innermost last
     now = float("-inf")
 
     def until(time: float) -> Iterator[Running]:
@@ -199,7 +198,7 @@ def running(events: Sequence[Any]) -> Iterator[Running]:
 
 
 def prepare_decoding(batch: int, tiny: bool) -> Callable[[], Row]:
-    """Decodes once, which compiles, and gives a function that decodes again."""
+    """Decodes once, which compiles, and makes a function that measures decoding."""
     model, params = drawn_llama(tiny)
     params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
     decode = llama.ours(model, params)
@@ -209,9 +208,9 @@ def prepare_decoding(batch: int, tiny: bool) -> Callable[[], Row]:
 
 
 def prepare_transformers(name: str, batch: int, tiny: bool) -> Callable[[], Row]:
-    """Writes the model for transformers, and gives a function that loads it, decodes twice, which compiles, and again.
+    """Writes the model for transformers, and makes a function that loads it, compiles, and measures decoding.
 
-    All of that is in one thread, since PyTorch's CUDA graphs belong to the thread that makes them.
+    The function does all of that in one thread, since PyTorch's CUDA graphs belong to the thread that makes them.
     """
     what = f"decoding in {name}"
     for package in ("torch", "transformers"):
@@ -236,19 +235,19 @@ def prepare_transformers(name: str, batch: int, tiny: bool) -> Callable[[], Row]
 
 
 def drawn_llama(tiny: bool) -> tuple[GPT, dict]:
-    """Draws the Llama of 100 M parameters: the model and its random parameters."""
+    """Makes the Llama of 100 M parameters, and draws its parameters."""
     task = blank_task(LLAMA.config(LLAMA.specs[0], 1, tiny))
     return task.model, jax.jit(task.init)(jax.random.key(0))
 
 
 def asked(model: GPT, batch: int, tiny: bool) -> tuple[np.ndarray, int]:
-    """Draws prompts, and says how many tokens follow them."""
+    """Draws prompts, and chooses how many tokens follow them."""
     prompt, tokens = (3, 5) if tiny else (16, 128)
     return llama.tokens_of(model, batch, prompt), tokens
 
 
 def of_decoding(decode: llama.Decode, model: GPT, batch: int, tiny: bool) -> Row:
-    """Measures decoding by the clock, after a call that is not counted."""
+    """Measures decoding by the host's clock, after an uncounted call."""
     prompts, tokens = asked(model, batch, tiny)
     call = functools.partial(decode, prompts, tokens)
     call()

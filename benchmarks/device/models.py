@@ -1,8 +1,8 @@
-"""Fast: whole models. Training steps of three papers' models and of a Llama, beside PyTorch, and forward passes.
+"""Speed of whole models: training steps of papers' models and a Llama, compared with PyTorch, and forward passes.
 
 A step is that of `train.main` in bfloat16, with plain AdamW and without dropout, on random inputs. The models are
 DiGiugno's GPT and ViT (his Tables 6 to 8), Hosseini's ViTs (Tables 1, 4 and 7) and the Llama of `benchmarks.llama`.
-PyTorch trains the same weights by autocast, as it is written (eager) and compiled with its loss.
+PyTorch trains the same weights with autocast, both eager and compiled with the loss.
 """
 
 import dataclasses
@@ -16,11 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import inference, layers
+from benchmarks import inference, layers, llama
 from benchmarks.device import about, peers, timing
 from benchmarks.device.core import planned
 from benchmarks.device.items import Item, Row, need
-from benchmarks.llama import __main__ as llama
 from benchmarks.train_step import INPUTS, peer_of
 from train import loading
 from train.config.schema import Config
@@ -29,8 +28,8 @@ from train.mesh import feeds
 from train.tasks import Task
 
 BENCH, EAGER, COMPILED = "bench", "PyTorch", "PyTorch compiled"
-BATCH, TOY_BATCH = 256, 2  # images of a forward pass, and examples at toy sizes
-WHILE, MOST = 1.0, 100  # seconds for steps one after the other, and their highest number
+BATCH, TOY_BATCH = 256, 2  # images in a forward pass, and examples at toy sizes
+WHILE, MOST = 1.0, 100  # seconds for consecutive steps, and their highest number
 PLAIN = {f"model.{name}": str(rate) for name, rate in layers.PLAIN.items()}
 STEADY = {"optimizer.schedule": "constant", "optimizer.warmup": "0 steps", "optimizer.clip": "0.0"}
 SMALL = {"model.depth": "2", "model.width": "32", "model.heads": "8", "model.mlp": "24"}
@@ -43,15 +42,15 @@ UNITS = {"tokens": "tokens", "examples": "images"}
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A model that is trained.
+    """A model to train.
 
     Attributes:
       file: Its config.
       specs: Its mechanisms.
-      batches: Examples of a step.
-      sizes: Fields that differ from the file's, as on a command line.
-      toy: Fields that differ at toy sizes.
-      twin: What its module in `benchmarks.peers` begins with; '' for none.
+      batches: Numbers of examples in a step.
+      sizes: Overrides of the config's fields.
+      toy: Further overrides at toy sizes.
+      twin: Beginning of its module's name in `benchmarks.peers`; '' for none.
       package: A package that the twin needs besides PyTorch.
     """
 
@@ -96,7 +95,7 @@ FORWARD: dict[str, Images] = {
 
 
 def items(tiny: bool) -> list[Item]:
-    """Lists steps here, model by model, forward passes, then steps in PyTorch."""
+    """Lists our steps model by model, forward passes, and steps in PyTorch."""
     sized = [(model, batch, tiny) for model in MODELS for batch in ((TOY_BATCH,) if tiny else model.batches)]
     known = [_item("step", "jax", spec, prepare_step, given) for given in sized for spec in given[0].specs]
     for network in FORWARD:
@@ -107,21 +106,21 @@ def items(tiny: bool) -> list[Item]:
 
 
 def _item(what: str, stack: str, variant: str, prepare: Callable, given: tuple[Any, int, bool]) -> Item:
-    """Makes an item; `prepare` takes the variant, which is a mechanism or one of PyTorch's ways, and what is given."""
+    """Makes an item; `prepare` takes the variant, a mechanism or one of PyTorch's ways, and what is given."""
     model, batch, _ = given
     name = f"models, {what}, {getattr(model, 'name', model)}, {variant}, batch {batch}"
     return Item(name, "models", stack, functools.partial(prepare, variant, *given))
 
 
 def prepare_step(spec: str, model: Trained, batch: int, tiny: bool) -> Callable[[], Row]:
-    """Compiles a step and what initialises its state, and gives a function that takes steps."""
+    """Compiles a step and the initialisation of its state, and makes a function that measures steps."""
     dry = DryRun.of(model.config(spec, batch, tiny), jax.devices()[:1])
     setup = dry.setup
     with feeds.HostFeed(setup.replicas, setup.task.sources["train"]) as feed, jax.set_mesh(setup.replicas.mesh):
         program, shardings = setup.program(feed), setup.replicas.shardings(setup.shapes)
         compiled = program.compile(dry.state, dry.batch)
-        begin = lambda: setup.step.init(setup.task.init(jax.random.key(0)))  # noqa: E731
-        init = jax.jit(begin, out_shardings=shardings).lower().compile()
+        init = jax.jit(lambda: setup.step.init(setup.task.init(jax.random.key(0))), out_shardings=shardings)
+        init = init.lower().compile()
 
     def measured() -> Row:
         state = init()
@@ -139,7 +138,7 @@ def prepare_step(spec: str, model: Trained, batch: int, tiny: bool) -> Callable[
 
 
 def prepare_torch(stack: str, model: Trained, batch: int, tiny: bool) -> Callable[[], Row]:
-    """Takes the first steps of a twin in PyTorch, which compile, and gives a function that takes more of them."""
+    """Takes the first steps of a twin in PyTorch, which compile, and makes a function that measures more steps."""
     for package in ("torch", model.package):
         need(package, f"{model.name} in {stack}")
     import torch
@@ -153,7 +152,7 @@ def prepare_torch(stack: str, model: Trained, batch: int, tiny: bool) -> Callabl
 
 
 def _twins_step(model: Trained, dry: DryRun, device: str, compiled: bool) -> Callable[[], Any]:
-    """Makes a step of the twin on a batch that is on the device."""
+    """Makes a step of the twin on a batch that is already on the device."""
     import torch
 
     from benchmarks.peers import torch_layers
@@ -167,7 +166,7 @@ def _twins_step(model: Trained, dry: DryRun, device: str, compiled: bool) -> Cal
 
 
 def _allocated(take: Callable[[], Any], before: int) -> Row:
-    """Takes two steps, the first of which compiles; gives the most bytes that the second adds to those before it."""
+    """Takes two steps, the first of which compiles, and reads the peak of bytes in the second, beyond those before."""
     take()
     peers.held()
     take()
@@ -175,7 +174,7 @@ def _allocated(take: Callable[[], Any], before: int) -> Row:
 
 
 def prepare_forward(spec: str, name: str, batch: int, tiny: bool) -> Callable[[], Row]:
-    """Compiles a forward pass, and gives a function that measures it."""
+    """Compiles a forward pass, and makes a function that measures it."""
     toy = SMALL | {"model.patch": "8"} if tiny else {}
     config = loading.resolve(f"configs/{name}.py:{spec}", {"train.precision": "bfloat16"} | toy)[0]
     network, images = FORWARD[name](config, batch)
@@ -194,7 +193,7 @@ def prepare_forward(spec: str, name: str, batch: int, tiny: bool) -> Callable[[]
 
 
 def drawn(dry: DryRun) -> dict[str, np.ndarray]:
-    """Draws the batch of one step: whole numbers are tokens or classes, weights are 1."""
+    """Draws the batch of a step, with random tokens, classes and images, and weights of 1."""
     draw, model = np.random.default_rng(0), dry.setup.task.model
     many = model.vocabulary if dry.setup.task.unit == "tokens" else model.classes
 
@@ -207,7 +206,7 @@ def drawn(dry: DryRun) -> dict[str, np.ndarray]:
 
 
 def of_calls(call: timing.Call, stack: str, units: int) -> Row:
-    """Measures a call by the device's work, and by the clock calls one after the other that end with waiting."""
+    """Measures a call by the device's work, and consecutive calls by the host's clock."""
     row = timing.measured(call, stack)
     number = max(timing.AT_LEAST, min(MOST, round(WHILE / row["seconds"])))
     started = time.perf_counter()
@@ -219,5 +218,5 @@ def of_calls(call: timing.Call, stack: str, units: int) -> Row:
 
 
 def of_work(task: Task, batch: int) -> Row:
-    """Describes the work of a training step in a row."""
+    """Describes the work of a training step."""
     return {"batch": batch, "unit": UNITS[task.unit], "flops": batch * task.cost().training}

@@ -1,4 +1,4 @@
-"""The definition in float64: computes what `benchmarks.device.right` compares with, on the CPU, a file for each check.
+"""Compute the definition in float64 on the CPU, for `benchmarks.device.right`, and write a file for each check.
 
 python -m benchmarks.device.oracle FOLDER [--tiny] < NAMES
 """
@@ -13,11 +13,11 @@ import numpy as np
 
 from benchmarks.device import right
 
-LONG = 512  # tokens from which the definition, pair by pair, takes too much memory
+LONG = 512  # tokens from which the definition, computed pair by pair, needs too much memory
 
 
 def main(folder: Path, tiny: bool) -> None:
-    """Computes each check that is asked for, several at a time."""
+    """Computes the checks named on standard input, several at a time."""
     known = {check.name: check for check in right.checks(tiny)}
     with concurrent.futures.ThreadPoolExecutor(max(2, (os.cpu_count() or 2) // 2)) as pool:
         for line in sys.stdin:
@@ -25,10 +25,10 @@ def main(folder: Path, tiny: bool) -> None:
 
 
 def write(folder: Path, check: right.Check) -> None:
-    """Writes the arrays of one check, or why there are none."""
+    """Writes the arrays of a check, or the reason why there are none."""
     try:
         arrays = definition(check)
-    except Exception as error:  # whatever it is, the other checks go on
+    except Exception as error:  # whatever it is, the other checks continue
         arrays = {right.FAILED: np.array(f"{type(error).__name__}: {error}")}
     temporary = folder / f"{right.file_of(check)}.tmp"
     with temporary.open("wb") as file:
@@ -37,7 +37,7 @@ def write(folder: Path, check: right.Check) -> None:
 
 
 def definition(check: right.Check) -> dict[str, np.ndarray]:
-    """Computes the arrays of one check, and the error of plain XLA where digits are few."""
+    """Computes the arrays of a check and, in bfloat16, the error of plain XLA."""
     arrays = compute(check, "reference" if check.length < LONG else "xla", "float64")
     plain = 0.0
     if check.dtype == "bfloat16":
@@ -46,7 +46,7 @@ def definition(check: right.Check) -> dict[str, np.ndarray]:
 
 
 def compute(check: right.Check, implementation: str, dtype: str) -> dict[str, np.ndarray]:
-    """Computes output and gradients of one check."""
+    """Computes the output and the gradients of a check."""
     return right.flat(jax.jit(right.program(check, implementation, dtype))(*right.arguments(check)))
 
 

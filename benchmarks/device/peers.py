@@ -1,4 +1,4 @@
-"""Fast: the same core in PyTorch: its fused kernels, FlexAttention, and flash-linear-attention."""
+"""Speed of the same core in PyTorch: its fused kernels, FlexAttention, and flash-linear-attention."""
 
 import functools
 import gc
@@ -19,12 +19,12 @@ PACKAGES = {FLA: "fla"}  # besides PyTorch
 
 
 class Peer(NamedTuple):
-    """A contestant that PyTorch runs.
+    """A contestant in PyTorch.
 
     Attributes:
       name: Its name in tables.
       spec: The mechanism whose work it does.
-      make: From a shape to the function and its inputs.
+      make: Makes the function and its inputs for a shape.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Peer(NamedTuple):
 
 
 def items(tiny: bool) -> list[Item]:
-    """Lists the fused kernels, shape by shape, then what has to be compiled."""
+    """Lists the fused kernels shape by shape, then contestants that must be compiled."""
     known = []
     for group, choose in {"core": fused, "peers": compiled}.items():
         for shape, what in core.shapes(tiny):
@@ -51,7 +51,7 @@ def fused(shape: Shape) -> Iterator[Peer]:
 
 
 def compiled(shape: Shape) -> Iterator[Peer]:
-    """Yields what is compiled for each shape: FlexAttention at two lengths, flash-linear-attention for heads of 64."""
+    """Yields contestants compiled for a shape: FlexAttention at two lengths, flash-linear-attention for heads of 64."""
     if shape.dtype != "bfloat16" or shape.width == core.HEADS[1][1]:
         return
     if shape.length in (16, 1024, 4096):
@@ -93,7 +93,7 @@ def drawn(shape: Shape, by_head: bool) -> list[Any]:
 
 
 def need_torch(name: str) -> None:
-    """Raises Skipped unless a contestant can be measured here."""
+    """Raises Skipped if a contestant cannot be measured here."""
     need("torch", name)
     need(next((package for kind, package in PACKAGES.items() if name.startswith(kind)), "torch"), name)
     import torch
@@ -103,13 +103,13 @@ def need_torch(name: str) -> None:
 
 
 def prepare_torch(peer: Peer, shape: Shape, what: str) -> Callable[[], Row]:
-    """Makes a function that measures a contestant; PyTorch compiles at its first call."""
+    """Makes a function that measures a contestant, which PyTorch compiles at its first call."""
 
     def measured() -> Row:
         need_torch(peer.name)
         import torch
 
-        torch._dynamo.reset()  # else it compiles a function for at most eight shapes
+        torch._dynamo.reset()  # otherwise it compiles a function for at most eight shapes
         mechanism, before = attention.mechanism_of(peer.spec), held()
         call = _call(*peer.make(shape), what)
         row = timing.measured(call, "torch")
@@ -120,7 +120,7 @@ def prepare_torch(peer: Peer, shape: Shape, what: str) -> Callable[[], Row]:
 
 
 def _call(function: Callable[..., Any], given: list[Any], what: str) -> Callable[[], Any]:
-    """Makes a call of the forward pass, or of both with the gradients of all inputs."""
+    """Makes a call of the forward pass, or of both passes with the gradients of all inputs."""
     import torch
 
     def forward() -> Any:
@@ -135,7 +135,7 @@ def _call(function: Callable[..., Any], given: list[Any], what: str) -> Callable
 
 
 def held() -> int:
-    """Counts the bytes that PyTorch holds, and starts to watch for its peak; 0 on a CPU."""
+    """Counts the bytes that PyTorch holds, and resets their peak; 0 on a CPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -147,7 +147,7 @@ def held() -> int:
 
 
 def allocated(before: int) -> Row:
-    """Reads the peak of the bytes that PyTorch has held since `held`, beyond those of before; nothing on a CPU."""
+    """Reads the peak of bytes that PyTorch has held since `held`, beyond those before; empty on a CPU."""
     import torch
 
     if not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""The processes that hold the device, one stack at a time, and how a crash is traced to an item."""
+"""The processes that hold the device, one stack at a time, and the tracing of crashes to items."""
 
 import contextlib
 import dataclasses
@@ -21,25 +21,25 @@ from benchmarks import measure
 from benchmarks.device.items import Item, Row
 from benchmarks.device.record import Results
 
-PATIENCE = {"jax": 200.0, "torch": 300.0}  # seconds without a word after which a process is given up; Triton tunes long
-AGAIN = 5.0  # seconds after which a process that did not start is started once more
+PATIENCE = {"jax": 200.0, "torch": 300.0}  # seconds of silence after which a process is given up; Triton tunes long
+AGAIN = 5.0  # seconds after which a process that did not start is started again
 LOG = "device.log"
 
 
 class TimeIsUp(Exception):
-    """Raised where the call's time is up."""
+    """Raised when the call's time is up."""
 
 
 @dataclasses.dataclass
 class Session:
-    """The measuring of one call.
+    """The measurements of a call.
 
     Attributes:
-      results: Where rows go.
-      end: When the call ends, in seconds of `time.monotonic`.
-      tiny: Whether sizes are toy sizes.
+      results: The results, to which rows are added.
+      end: The end of the call, in seconds of `time.monotonic`.
+      tiny: Whether to take toy sizes.
       programs: The folder of compiled programs.
-      worker: The command of the process that measures; the stack follows.
+      worker: The command of the process that measures, without the stack.
     """
 
     results: Results
@@ -49,10 +49,10 @@ class Session:
     worker: Sequence[str] = (sys.executable, "-m", "benchmarks.device.worker")
 
     def measure(self, items: Sequence[Item]) -> None:
-        """Measures items in their order, until the time is up.
+        """Measures items in order, until the time is up.
 
         Raises:
-          UsageError: no process starts, there is no GPU or TPU, or it is another one than before.
+          UsageError: No process starts, there is no GPU or TPU, or it is not the device of earlier calls.
         """
         with contextlib.suppress(TimeIsUp):
             for _, group in itertools.groupby(items, lambda item: (item.group, item.stack)):
@@ -60,7 +60,7 @@ class Session:
                     self._process([item])
 
     def _together(self, items: list[Item]) -> list[Item]:
-        """Measures items in as few processes as it takes; returns those that may have ended one, to be tried alone."""
+        """Measures items in as few processes as possible; returns those that may have crashed one, to be run alone."""
         suspects: list[Item] = []
         while items:
             blamed = self._process(items)
@@ -69,9 +69,9 @@ class Session:
         return suspects
 
     def _process(self, items: list[Item]) -> list[str]:
-        """Measures items in one process; returns the names of those that were in flight where it has failed.
+        """Measures items in one process; if it fails, returns the names of the items that were in flight.
 
-        An item that was alone has failed with it.
+        A single item fails with its process.
         """
         watch = Watch(self.results, items[0].stack, self.tiny)
         failure = self._followed(watch, items)
@@ -84,13 +84,13 @@ class Session:
         if not (failure and unmeasured):
             return []
         if len(items) > 1:
-            stuck = not watch.reported  # else the same would happen again and again
+            stuck = not watch.reported  # otherwise the same would happen again and again
             return [name for name in watch.in_flight if name in unmeasured] or unmeasured[: int(stuck)]
         watch.add(unmeasured[0], {"failed": self._why(failure)})
         return []
 
     def _followed(self, watch: "Watch", items: list[Item]) -> str:
-        """Starts a process and reads what it says until it ends; returns how it failed, '' if it has not."""
+        """Starts a process and reads its lines until it ends; returns how it failed, '' if it did not."""
         with self._started(items) as process:
             return watch.follow(_lines(process), self.end) or _ending(process)
 
@@ -100,7 +100,7 @@ class Session:
 
     @contextlib.contextmanager
     def _started(self, items: list[Item]) -> Iterator[subprocess.Popen]:
-        """Starts a process in a group of its own, which ends with all that it has started and with their files."""
+        """Starts a process in its own group, and ends it with all processes that it started and their files."""
         command = [*self.worker, items[0].stack, *["--tiny"] * self.tiny]
         pipe, log_file = subprocess.PIPE, self.results.path.parent / LOG
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, log_file.open("ab") as log:
@@ -120,29 +120,29 @@ class Session:
 
 
 def _environment(stack: str, programs: Path, tiny: bool) -> dict[str, str]:
-    """Collects the variables of a process that has one device for itself, and its programs where they are kept."""
+    """Makes the environment of a process that has one device to itself and reuses compiled programs."""
     defaults = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "0"}
     ours = {"JAX_COMPILATION_CACHE_DIR": str(programs), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5"}
     ours |= {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92"}
     ours |= {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"} if tiny else {}
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms and "cpu" not in platforms:
-        platforms += ",cpu"  # which draws initial values
+        platforms += ",cpu"  # draws initial values
     return defaults | os.environ | ours | {"JAX_PLATFORMS": "cpu" if stack == "torch" else platforms}
 
 
 @dataclasses.dataclass
 class Watch:
-    """What is known of a process from what it says.
+    """The state of a process, known from its lines.
 
     Attributes:
-      results: Where rows go.
-      stack: The process's.
-      tiny: Whether a CPU will do.
-      device: Whether it has found its device.
+      results: The results, to which rows are added.
+      stack: The process's stack.
+      tiny: Whether a CPU is allowed.
+      device: Whether the process has found its device.
       in_flight: The items that it compiles or measures.
       reported: The items whose rows it has reported.
-      patience: Seconds that it may be silent; 0 for those of its stack.
+      patience: Seconds that it may be silent; 0 takes the stack's.
     """
 
     results: Results
@@ -154,10 +154,10 @@ class Watch:
     patience: float = 0.0
 
     def follow(self, lines: "queue.Queue[bytes | None]", end: float) -> str:
-        """Reads lines until there are no more; returns why the process had to be given up, '' if it had not.
+        """Reads lines until there are no more; returns why the process was given up, '' if it was not.
 
         Raises:
-          TimeIsUp: the call's time is up.
+          TimeIsUp: The call's time is up.
         """
         patience = self.patience or PATIENCE[self.stack]
         while True:
@@ -181,10 +181,10 @@ class Watch:
         name: str = "",
         row: Row | None = None,
     ) -> None:
-        """Takes one line of `benchmarks.device.worker`.
+        """Handles a line of `benchmarks.device.worker`.
 
         Raises:
-          UsageError: the device is a CPU, or another one than before.
+          UsageError: The device is a CPU, or not that of earlier calls.
         """
         if about:
             self.results.about(self.stack, about, self.tiny)
@@ -205,7 +205,7 @@ class Watch:
 
 
 def brief(row: Row) -> str:
-    """Says a row in a few words."""
+    """Summarises a row in a few words."""
     for kind in ("failed", "refused", "skipped"):
         if kind in row:
             return f"{kind}: {row[kind].splitlines()[0][:160]}"
@@ -236,6 +236,6 @@ def _ending(process: subprocess.Popen) -> str:
 
 
 def _last_line(log: Path) -> str:
-    """Reads the last line that a process has written, '' if there is none."""
+    """Reads the last line that a process logged; '' if there is none."""
     lines = log.read_text(errors="replace").splitlines()[-50:] if log.exists() else []
     return next((line.strip()[-300:] for line in reversed(lines) if line.strip()), "")

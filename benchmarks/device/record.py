@@ -1,4 +1,4 @@
-"""What has been measured on a device: one file of JSON with a row an item, written whole after each of them."""
+"""The results of a device: a JSON file with a row for each item, written anew after each of them."""
 
 import json
 import tarfile
@@ -12,14 +12,14 @@ from models.files import read_json
 from train.cli.files import check_place, write_text, writing
 
 FILE, PROGRAMS = "device.json", "compiled.tar"
-MOST = 15 * 2**20  # bytes of compiled programs that are kept
+MOST = 15 * 2**20  # most bytes of compiled programs that are kept
 
 
 class Results:
-    """The results in a folder; a row names the call that made it, since another call may be on another machine.
+    """The results in a folder; each row names the call that made it, since calls may be on different machines.
 
     Attributes:
-      calls: What each call says of itself: command, commit, versions, and the device under its stack's name.
+      calls: Facts about each call: command, commit, versions, and the device by its stack's name.
       rows: The rows by the names of items.
     """
 
@@ -33,10 +33,10 @@ class Results:
         self.calls, self.rows = [*kept["calls"], call], kept["rows"]
 
     def about(self, stack: str, device: dict[str, Any], tiny: bool) -> None:
-        """Notes the device that a stack found in this call.
+        """Records the device that a stack found in this call.
 
         Raises:
-          UsageError: it is a CPU, and sizes are not tiny; or earlier calls had another device.
+          UsageError: It is a CPU, and sizes are not tiny; or earlier calls had another device.
         """
         if stack == "jax" and device["platform"] == "cpu" and not tiny:
             raise UsageError("JAX finds no GPU or TPU here; --tiny tries the program itself on a CPU.")
@@ -49,7 +49,7 @@ class Results:
         self.calls[-1][stack] = device
 
     def add(self, name: str, row: Row) -> None:
-        """Adds a row and writes all."""
+        """Adds a row and writes the file."""
         self.rows[name] = row | {"call": len(self.calls) - 1}
         lines = [f"    {json.dumps(name)}: {json.dumps(row)}" for name, row in self.rows.items()]
         calls = ",\n".join(f"    {json.dumps(call)}" for call in self.calls)
@@ -64,11 +64,7 @@ class Results:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Reads a record.
-
-    Raises:
-      UsageError: it is damaged.
-    """
+    """Reads a record; raises a UsageError if it is damaged."""
     kept = read_json(path, "choose another --out")
     if not (isinstance(kept.get("calls"), list) and isinstance(kept.get("rows"), dict)):
         raise UsageError(f"{path} is no record of benchmarks.device; choose another --out.")
@@ -84,7 +80,7 @@ def unpack(folder: Path, programs: Path) -> None:
 
 
 def pack(folder: Path, programs: Path) -> None:
-    """Keeps compiled programs beside the results, the newest, up to `MOST` bytes; they are compressed already."""
+    """Keeps the newest compiled programs beside the results, up to `MOST` bytes; they are compressed already."""
     kept, size = [], 0
     files = [path for path in programs.glob("*") if path.is_file()]
     for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):

@@ -1,4 +1,4 @@
-"""What a record says: a short table for the end of a call, the tables of the page, and what they mean for `auto`."""
+"""Reports on a record: short tables at the end of a call, the tables of the page, and the choices of `auto`."""
 
 import collections
 import math
@@ -12,14 +12,15 @@ from benchmarks.attention import mechanism_of
 from benchmarks.device import about, core, right, timing
 from benchmarks.device.items import GROUPS, Row
 from benchmarks.device.record import read
+from train.cli.terminal import counted
 
 Rows = dict[str, Row]
 RATE, BENCH = "units_per_second", "bench"
-NETWORKS = ("neural(dim=2)", "neural(dim=16)", "additive")  # pairwise scores that have kernels for GPUs
+NETWORKS = ("neural(dim=2)", "neural(dim=16)", "additive")  # pairwise scores with kernels for GPUs
 
 
 def short(record: dict[str, Any], names: Sequence[str]) -> str:
-    """Tabulates the state of each group, what went wrong, and the fastest at the first shape that has figures."""
+    """Tabulates the state of each group, problems, the contestants of the first measured shape, and whole models."""
     rows: Rows = record["rows"]
     parts = ["", states(rows, names), *problems(rows, names)]
     shapes = list(dict.fromkeys(shape_of(row) for row in rows.values() if "contestant" in row and "seconds" in row))
@@ -28,19 +29,21 @@ def short(record: dict[str, Any], names: Sequence[str]) -> str:
         models_table({n: rows[n] for n in names if n in rows}),
     ]
     if missing := [name for name in names if name not in rows]:
-        parts.append(f"{len(missing)} items are left; the same command goes on.")
+        parts.append(
+            f"{counted(len(missing), 'item')} {'is' if len(missing) == 1 else 'are'} left; the same command continues."
+        )
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 LEGEND = (
-    "GB are those that the compiler plans for programs of JAX, and those that the allocator has seen in PyTorch. The "
-    "peak is that of a large product in the same dtype. A † marks figures of an earlier version of our code, ‡ those "
-    "by the host's clock where the profiler has seen nothing."
+    "GB are planned by the compiler for programs of JAX, and counted by the allocator for PyTorch. The peak is that of "
+    "a large product in the same dtype. † marks figures of an earlier version of our code, and ‡ those by the host's "
+    "clock, if the profiler saw nothing."
 )
 
 
 def page(path: Path) -> str:
-    """Writes a record's part of a page: machine, commands, and every table; or that there is none."""
+    """Writes a record's part of a page: machine, commands and all tables; or that there is no record."""
     if not path.exists():
         return f"**Nothing has been measured yet.**\n\nThe record will be `{path.relative_to(measure.ROOT)}`."
     record = read(path)
@@ -63,7 +66,7 @@ def made(calls: Sequence[dict[str, Any]]) -> str:
 
 
 def models_table(rows: Rows) -> str:
-    """Tabulates the speed of whole models: steps, forward passes, the loop and decoding, beside dot product."""
+    """Tabulates the speed of whole models, compared with dot product: steps, forward passes, the loop and decoding."""
     peak, done = peak_of(rows, "bfloat16"), {n: r for n, r in rows.items() if n.startswith("models") and RATE in r}
     bases = {_kind(name, row): row for name, row in done.items() if _is_base(row)}
     lines = [_of_model(name, row, bases.get(_kind(name, row)), peak) for name, row in done.items()]
@@ -76,17 +79,17 @@ def _kind(name: str, row: Row) -> tuple[Any, ...]:
 
 
 def _is_base(row: Row) -> bool:
-    """Tells whether others are compared with a row: the bench's own, with dot product where there is a choice."""
+    """Tells whether others are compared with a row: the bench's own, with dot product if there is a choice."""
     return row["by"] == BENCH and row.get("attention", "dot_product").startswith("dot_product")
 
 
 def peak_of(rows: Rows, dtype: str) -> float:
-    """Reads the operations a second of a large product, NaN where it was not measured."""
+    """Reads the operations per second of a large product; NaN if it was not measured."""
     return rows.get(f"core, roof, {dtype}", {}).get("flops_per_second", float("nan"))
 
 
 def of_peak(speed: float, peak: float) -> str:
-    """Writes a share of the peak, '' where it was not measured."""
+    """Writes a share of the peak; '' if that was not measured."""
     return "" if math.isnan(peak) else f"{100 * speed / peak:.0f} %"
 
 
@@ -113,7 +116,7 @@ def states(rows: Rows, names: Sequence[str]) -> str:
 
 
 def state(row: Row | None) -> str:
-    """Names what became of an item."""
+    """Names an item's state."""
     if row is None:
         return "left"
     kinds = [kind for kind in ("failed", "refused", "skipped") if kind in row]
@@ -135,12 +138,12 @@ def problems(rows: Rows, names: Iterable[str]) -> list[str]:
 
 
 def shape_of(row: Row) -> tuple[Any, ...]:
-    """Reads a row's dtype, sequences, tokens of each, heads and their width."""
+    """Reads a row's dtype, sequences, tokens per sequence, heads and their width."""
     return tuple(row[name] for name in ("dtype", "batch", "length", "heads", "width"))
 
 
 def core_table(rows: Rows, shape: tuple[Any, ...]) -> str:
-    """Tabulates the contestants of one shape, the fastest in both passes first; an older version's figures have a †."""
+    """Tabulates the contestants of a shape, the fastest in both passes first."""
     by_name: dict[str, Rows] = collections.defaultdict(dict)
     for row in rows.values():
         if "contestant" in row and "seconds" in row and shape_of(row) == shape:
@@ -176,25 +179,25 @@ def marks(rows: Iterable[Row]) -> str:
 
 
 def is_stale(row: Row) -> bool:
-    """Tells whether a row is of an earlier version of our kernel."""
+    """Tells whether an earlier version of our code made a row."""
     return "digest" in row and row["digest"] != about.digest(row["made_by"])
 
 
 def stale(record: dict[str, Any]) -> list[str]:
-    """Lists the rows that are of an earlier version of our kernels."""
+    """Lists the rows that an earlier version of our code made."""
     return [name for name, row in record["rows"].items() if is_stale(row)]
 
 
 def faster_on_gpu(record: dict[str, Any]) -> set[str]:
-    """Chooses the pairwise scores whose Pallas kernels `auto` takes on a GPU, by a record of one.
+    """Selects the pairwise scores whose Pallas kernels `auto` takes on a GPU, by a record.
 
-    A kernel must be right in all its checks, and in both passes faster than tiles by XLA at every length that has both.
+    A kernel must be right in all its checks, and in both passes faster than XLA's tiles at every length that has both.
     """
     return {spec for spec in NETWORKS if _is_right(record["rows"], spec) and _is_faster(record["rows"], spec)}
 
 
 def fused_pays_on_gpu(record: dict[str, Any]) -> bool:
-    """Tells whether `auto` takes the kernels of any function of a pair on a GPU: if all that were tried pass alike."""
+    """Tells whether `auto` takes the kernels of any function of a pair on a GPU, as it does if all tried ones pass."""
     return all(_is_right(record["rows"], spec) and _is_faster(record["rows"], spec) for spec in core.FUSED)
 
 

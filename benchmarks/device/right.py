@@ -1,10 +1,10 @@
-"""Right: outputs and gradients of every mechanism in every implementation, against the definition in float64.
+"""Correctness: outputs and gradients of every mechanism in every implementation, against the definition in float64.
 
-A list stands for all combinations: every mechanism in every implementation, and with them, for each kind of
-implementation, every length, mask, dtype, grouped heads and dropout, and the pairs of these that were tried least.
-Lengths, segments and dense masks hold rows that see nothing. Inputs are rounded to the dtype before the definition is
-computed, so only arithmetic differs. In bfloat16 the error of plain XLA on the host's CPU stands beside: some scores
-lose digits in any implementation.
+The checks sample all combinations: every mechanism in every implementation and, for each kind of implementation, every
+length, mask, dtype, grouping and dropout, preferring pairs of these that were tried least. Lengths, segments and dense
+masks include rows that see nothing. Inputs are rounded to the dtype before the definition is computed, so only
+arithmetic differs. In bfloat16 the error of plain XLA on the host's CPU raises the limit, since some scores lose digits
+in any implementation.
 """
 
 import collections
@@ -39,29 +39,29 @@ from models.mechanisms import Mechanism
 LENGTHS = (1, 7, 64, 65, 130, 192, 1024)
 TINY = (1, 7, 12)
 MASKS = ("full", "causal", "lengths", "causal lengths", "segments", "causal window", "dense", "causal segments")
-OF_STATES = MASKS[:4]  # which a recurrence honours, and an alignment
+OF_STATES = MASKS[:4]  # the masks that recurrences and alignments support
 BATCH, HEADS, WIDTH, RATE = 3, 4, 64, 0.2
-TIMES = {"cudnn": 3, "pallas": 3, "fused": 2}  # kernels by hand have more to get wrong
+TIMES = {"cudnn": 3, "pallas": 3, "fused": 2}  # checks per mechanism in hand-written kernels
 DEAR = ("neural(dim=16)", "neural(dim=None)")  # compile for a minute
 NETWORKS = (*DEAR, "neural", "additive")
-WIDE = (*DEAR, "additive")  # whose definition keeps many numbers a pair, so that 1,024 tokens would not fit
-LIMITS = {"float32": 2e-5, "bfloat16": 3e-2}  # of the root mean square of an output or a gradient
-TIMES_PLAIN = 2.0  # the plain form's error that is allowed too, in bfloat16
-# Some gradients are small because what they sum cancels, such as that of a bias of all scores, which is 0: their errors
-# count in parts of the largest gradient of the same kind, times this.
+WIDE = (*DEAR, "additive")  # definitions with many numbers per pair, for which 1,024 tokens would not fit
+LIMITS = {"float32": 2e-5, "bfloat16": 3e-2}  # errors relative to the root mean square of an output or gradient
+TIMES_PLAIN = 2.0  # in bfloat16, this multiple of the plain form's error is allowed too
+# Some gradients are small because their terms cancel, such as that of a bias of all scores, which is 0. Their errors
+# are relative to this share of the largest gradient of the same kind, if that is more.
 SHARE = {"float32": 0.02, "bfloat16": 0.3}
-OF_ONE = ("['out']", "['value']")  # what says something where there is one token: its weight is 1 whatever its score
-PLAIN, FAILED = "plain", "failed"  # the plain form's error and why there is none, among the arrays of a check
-PATIENCE = 150.0  # seconds for the definition, fewer than those for the process
+OF_ONE = ("['out']", "['value']")  # arrays worth checking with one token, whose weight is 1 whatever its score
+PLAIN, FAILED = "plain", "failed"  # keys in a check's file: the plain form's error, and the reason of a failure
+PATIENCE = 150.0  # seconds to wait for the definition, fewer than the process's patience
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """A mechanism in an implementation, and the call that it is tried with.
+    """A mechanism in an implementation, with the options of its call.
 
     Attributes:
       spec: A spec string.
-      implementation: What computes it.
+      implementation: The implementation.
       dtype: The dtype of queries, keys and values.
       length: T, of queries and keys.
       mask: One of `MASKS`.
@@ -94,20 +94,20 @@ class Check:
         return "recurrence" if isinstance(self.mechanism.score, Recurrence) else _kind(self.spec, self.implementation)
 
 
-# A mask as an array where T mod 128 = 64: cuDNN gave NaN there (pytorch#196678).
+# Dense masks with T mod 128 = 64, for which cuDNN gave NaN (pytorch#196678).
 SPELT = [Check("dot_product", "cudnn", "bfloat16", length, "dense", False, False) for length in (64, 192)]
 
 
 @functools.cache
 def checks(tiny: bool = False) -> tuple[Check, ...]:
-    """Lists what is checked, those that compile for long last."""
+    """Lists the checks, those that compile for long last."""
     tried: collections.Counter[Any] = collections.Counter()
     chosen = [*([] if tiny else SPELT), *(_newest(list(_choices(*one, tiny)), tried) for one in _cores(tiny))]
     return tuple(sorted(dict.fromkeys(chosen), key=lambda check: check.spec in DEAR))
 
 
 def distinct() -> list[tuple[int, str]]:
-    """Lists the mechanisms with their places in `SPECS`; of those that share score, alignment and values the first."""
+    """Lists the mechanisms with their places in `SPECS`, one for each score, alignment and kind of values."""
     first: dict[Any, tuple[int, str]] = {}
     for number, spec in enumerate(SPECS):
         row = mechanism_of(spec)
@@ -116,9 +116,9 @@ def distinct() -> list[tuple[int, str]]:
 
 
 def _cores(tiny: bool) -> Iterator[tuple[str, str, str]]:
-    """Yields spec, implementation and dtype of each check; mechanisms with the same core count once.
+    """Yields the spec, implementation and dtype of each check; mechanisms with the same core count once.
 
-    At toy sizes, which are for CPUs, each is tried once, since Pallas kernels are interpreted there.
+    At toy sizes, which are for CPUs, each is checked once, since Pallas kernels are interpreted there.
     """
     for number, spec in distinct():
         for implementation in mechanism_of(spec).score.implementations:
@@ -130,7 +130,7 @@ def _cores(tiny: bool) -> Iterator[tuple[str, str, str]]:
 
 
 def _kind(spec: str, implementation: str) -> str:
-    """Names the kind of implementation: `pallas` is by hand for the MLP on pairs, and `fused` for all else."""
+    """Names the kind of implementation: Pallas kernels are `pallas` for MLPs on pairs, and `fused` for all others."""
     return "fused" if implementation == "pallas" and spec not in NETWORKS else implementation
 
 
@@ -143,14 +143,14 @@ def _dtypes(kind: str, number: int, tiny: bool) -> tuple[str, ...]:
 
 
 def _choices(spec: str, implementation: str, dtype: str, tiny: bool) -> Iterator[Check]:
-    """Yields the calls that the mechanism honours in this implementation."""
+    """Yields the calls that this implementation of the mechanism supports."""
     mechanism = mechanism_of(spec)
     score, by_position = mechanism.score, isinstance(mechanism.score, Recurrence) or mechanism.align is not None
     masks = [m for m in (OF_STATES if by_position else MASKS) if "causal" in m or score.traits.cross]
-    if implementation == "pallas":  # whose kernels for GPUs take no dense mask
+    if implementation == "pallas":  # its kernels for GPUs take no dense mask
         masks = [mask for mask in masks if mask != "dense"]
     lengths = TINY if tiny else [n for n in LENGTHS if n < 1024 or spec not in WIDE]
-    if implementation == "cudnn":  # which drops nothing and wants even lengths
+    if implementation == "cudnn":  # it has no dropout and needs even lengths
         lengths = [2 * math.ceil(n / 2) for n in lengths]
     can_drop = not (isinstance(score, Recurrence) or implementation == "cudnn")
     can_group = score.traits.reads_key and not isinstance(score, Recurrence)
@@ -160,14 +160,14 @@ def _choices(spec: str, implementation: str, dtype: str, tiny: bool) -> Iterator
 
 
 def _newest(choices: list[Check], tried: collections.Counter[Any]) -> Check:
-    """Takes the call with the pairs of factors that this kind of implementation has met least, and counts them."""
+    """Chooses the call whose pairs of factors were tried least with this kind of implementation, and counts them."""
     best = max(choices, key=lambda check: sum(0.1 ** tried[pair] for pair in pairs(check)))
     tried.update(pairs(best))
     return best
 
 
 def pairs(check: Check) -> list[Any]:
-    """Lists what a check covers: two factors at a time, for one kind of implementation."""
+    """Lists the pairs of factors that a check covers, for its kind of implementation."""
     factors = (check.dtype, check.length, check.mask, f"grouped {check.grouped}", f"dropped {check.dropped}")
     return [(check.kind, *pair) for pair in itertools.combinations(factors, 2)]
 
@@ -179,10 +179,10 @@ def items(tiny: bool) -> list[Item]:
 
 
 def prepare(check: Check, oracle: "Oracle") -> Callable[[], Row]:
-    """Compiles a check, and gives a function that runs it and compares it with the definition."""
+    """Compiles a check, and makes a function that runs it and compares it with the definition."""
     given = arguments(check)
     lowered = jax.jit(program(check, check.implementation, check.dtype)).lower(*given)
-    oracle.ask(check)  # not where the call is refused
+    oracle.ask(check)  # only if the call is not refused
     compiled = lowered.compile()
 
     def measured() -> dict[str, Any]:
@@ -196,7 +196,7 @@ def prepare(check: Check, oracle: "Oracle") -> Callable[[], Row]:
 
 
 def arguments(check: Check) -> tuple[Any, ...]:
-    """Draws weights, query, key, value, source, the gradient of the output, and the mask; the same on each machine."""
+    """Draws weights, query, key, value, source, the output's gradient, and the mask, the same on every machine."""
     draw = np.random.default_rng(zlib.crc32(check.name.encode()))
     heads = HEADS // 2 if check.grouped else HEADS
     shapes = [(BATCH, check.length, n, WIDTH) for n in (HEADS, heads, heads, HEADS)]
@@ -274,9 +274,9 @@ def flat(tree: Any) -> dict[str, np.ndarray]:
 
 
 def errors(check: Check, found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> Row:
-    """Measures how far arrays are from the wanted ones, in parts of their root mean squares, and names the worst.
+    """Measures how far arrays are from the wanted ones, relative to their root mean squares, and names the worst.
 
-    The error is None where an array is not finite.
+    The error is None if an array is not finite.
     """
     kinds = {name: name.startswith("['weights']") + 2 * (name == "['out']") for name in wanted}
     largest = {kind: max(size(wanted[name]) for name in wanted if kinds[name] == kind) for kind in set(kinds.values())}
@@ -291,47 +291,43 @@ def errors(check: Check, found: dict[str, np.ndarray], wanted: dict[str, np.ndar
 
 
 def size(x: np.ndarray) -> float:
-    """Computes the root mean square, 0 of an empty array."""
+    """Computes the root mean square; 0 for an empty array."""
     return float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0
 
 
 def is_wrong(row: Row) -> bool:
-    """Tells whether a row's error is beyond its limit, or no number."""
+    """Tells whether a row's error exceeds its limit or is not finite."""
     return "error" in row and (row["error"] is None or row["error"] > row["limit"])
 
 
 class Oracle:
-    """The definition in float64, computed on the host's CPU by a process of its own that runs beside the device."""
+    """The definition in float64, computed on the host's CPU by a separate process."""
 
     def __init__(self, tiny: bool):
         self.tiny, self.lock = tiny, threading.Lock()
 
     @functools.cached_property
     def folder(self) -> Path:
-        """The folder of the arrays, which is made at first use."""
+        """The folder of the arrays, created at first use."""
         return Path(tempfile.mkdtemp(prefix="oracle-"))
 
     @functools.cached_property
     def process(self) -> subprocess.Popen:
-        """The process, which is started at first use."""
+        """The process, started at first use."""
         plain = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
-        plain |= {} if self.tiny else {"JAX_ENABLE_COMPILATION_CACHE": "0"}  # which is for the device's programs
+        plain |= {} if self.tiny else {"JAX_ENABLE_COMPILATION_CACHE": "0"}  # the cache is for the device's programs
         command = [sys.executable, "-m", "benchmarks.device.oracle", str(self.folder), *["--tiny"] * self.tiny]
         pipe = {"stdin": subprocess.PIPE, "stdout": sys.stderr, "text": True}
         return subprocess.Popen(command, cwd=measure.ROOT, env=os.environ | plain, **pipe)
 
     def ask(self, check: Check) -> None:
         """Asks for a check's arrays."""
-        with self.lock, contextlib.suppress(BrokenPipeError):  # `read` says that it has ended
+        with self.lock, contextlib.suppress(BrokenPipeError):  # `read` reports that the process has ended
             self.process.stdin.write(f"{check.name}\n")
             self.process.stdin.flush()
 
     def read(self, check: Check) -> dict[str, np.ndarray]:
-        """Waits for a check's arrays and reads them.
-
-        Raises:
-          RuntimeError: they do not come.
-        """
+        """Waits for a check's arrays and reads them; raises a RuntimeError if they do not come."""
         path, deadline = self.folder / file_of(check), time.monotonic() + PATIENCE
         while not path.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:

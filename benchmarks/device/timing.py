@@ -1,7 +1,7 @@
-"""How long a device works: sums of its kernels by the profiler of JAX or of PyTorch, which both read CUPTI.
+"""The device's working time: sums of kernels by the profiler of JAX or of PyTorch, which both read CUPTI.
 
-On a TPU the trace has whole programs in place of kernels. Where a trace has neither, as on a CPU, the host's clock is
-read instead, and the row says so.
+On a TPU the trace has whole programs in place of kernels. If a trace has neither, as on a CPU, the host's clock is read
+instead, and the row says so.
 """
 
 import contextlib
@@ -20,13 +20,14 @@ from benchmarks.device.items import Row
 Event = tuple[float, float]  # start and duration in nanoseconds
 Call = Callable[[], Any]  # launches a call and returns its result, without waiting
 
-AT_LEAST, AT_MOST, ENOUGH = 3, 30, 0.2  # calls, and seconds for all of them
+LINKS = (60, 20)  # calls in a long and in a short chain
+AT_LEAST, AT_MOST, ENOUGH = 3, 30, 0.2  # least and greatest number of calls, and seconds for all of them
 DEVICE = re.compile(r"/device:(GPU|TPU):\d+")  # the names of planes
 KERNELS, CLOCK = "sums of kernels", "the host's clock"
 
 
 def measured(call: Call, stack: str) -> Row:
-    """Measures a compiled call: median, least and greatest seconds of the device's work, and how it was measured.
+    """Measures a compiled call: median, least and greatest seconds of the device's work, and the method.
 
     Args:
       call: The call, which has not run yet.
@@ -62,9 +63,9 @@ def _clocked(call: Call, wait: Callable[[Any], None]) -> float:
 
 
 def split(events: Sequence[Event], calls: int) -> list[float]:
-    """Adds up the seconds in which the device worked, call by call: each launches as many kernels as the others.
+    """Adds up the seconds in which the device worked, call by call; all calls launch the same number of kernels.
 
-    Where their number does not divide, all calls are counted as one, and the mean stands for each.
+    If the kernels do not divide evenly among the calls, the result is only the mean of all calls.
     """
     events = sorted(events)
     if not events:
@@ -84,10 +85,10 @@ def busy(events: Sequence[Event]) -> float:
     return total / 1e9
 
 
-def slope(call: Callable[[Any], Any], first: Any, stack: str, number: int = 20) -> float:
-    """Times one call of a chain, each link of which takes what the last one gave, by the host's clock.
+def slope(call: Callable[[Any], Any], first: Any, stack: str) -> float:
+    """Times a call by the host's clock, in chains of calls that each take the result of the last one.
 
-    The difference of a long and a short chain leaves out what launching and waiting cost.
+    The difference of a long and a short chain cancels the costs of launching and waiting.
     """
 
     def chain(length: int) -> float:
@@ -98,13 +99,13 @@ def slope(call: Callable[[Any], Any], first: Any, stack: str, number: int = 20) 
         return time.perf_counter() - started
 
     chain(2)
-    long, short = (min(chain(length) for _ in range(3)) for length in (3 * number, number))
-    return (long - short) / (2 * number)
+    long, short = (min(chain(length) for _ in range(3)) for length in LINKS)
+    return (long - short) / (LINKS[0] - LINKS[1])
 
 
 @contextlib.contextmanager
 def of_jax(events: list[Event]) -> Iterator[None]:
-    """Traces what JAX does; the device's kernels, or a TPU's programs, are in the list afterwards."""
+    """Traces JAX, and adds the device's kernels, or a TPU's programs, to the list at the end."""
     with traced() as traces:
         yield
     events += kernels(traces[0])
@@ -112,7 +113,7 @@ def of_jax(events: list[Event]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def traced(python: bool = False) -> Iterator[list[Any]]:
-    """Traces what JAX does, with `python` also what Python calls, which slows it; the trace is in the list then."""
+    """Traces JAX, and adds the trace to the list at the end; `python` traces Python's calls too, which slows them."""
     options, traces = jax.profiler.ProfileOptions(), []
     options.python_tracer_level = int(python)
     with tempfile.TemporaryDirectory() as folder:
@@ -123,12 +124,12 @@ def traced(python: bool = False) -> Iterator[list[Any]]:
 
 
 def kernels(trace: Any) -> list[Event]:
-    """Lists when the device worked: the times of what was launched."""
+    """Lists the times of what was launched on the device."""
     return [(event.start_ns, event.duration_ns) for event in launched(trace)]
 
 
 def launched(trace: Any) -> list[Any]:
-    """Finds the programs that a trace has of the first TPU, or the kernels and copies of the first GPU."""
+    """Finds a trace's programs on the first TPU, or its kernels and copies on the first GPU."""
     first = min((plane.name for plane in trace.planes if DEVICE.fullmatch(plane.name)), default="")
     lines = [line for plane in trace.planes if plane.name == first for line in plane.lines]
     programs = [line for line in lines if line.name == "XLA Modules"]
@@ -138,7 +139,7 @@ def launched(trace: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def of_torch(events: list[Event]) -> Iterator[None]:
-    """Traces what PyTorch does; the device's kernels are in the list afterwards."""
+    """Traces PyTorch, and adds the device's kernels to the list at the end."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -151,7 +152,7 @@ def of_torch(events: list[Event]) -> Iterator[None]:
 
 
 def on_device(events: Iterable[Any], device: Any) -> list[Event]:
-    """Finds the kernels and copies among PyTorch's events, without the names that it puts around several of them."""
+    """Finds the kernels and copies among PyTorch's events, without the annotations around them."""
     found = (event for event in events if event.device_type == device and not event.is_user_annotation)
     return [(1e3 * x.time_range.start, 1e3 * (x.time_range.end - x.time_range.start)) for x in found]
 

@@ -1,9 +1,9 @@
-"""A process that holds the device and measures items; `benchmarks.device` starts it and reads its lines of JSON.
+"""The process that holds the device and measures items; `benchmarks.device` starts it and reads its lines of JSON.
 
     python -m benchmarks.device.worker STACK [--tiny] < NAMES
 
-A kernel that crashes ends the process, or spoils it for what follows, so nothing else lives in it. Items are compiled
-in threads, some at a time, and then measured one after the other.
+A kernel that crashes ends or spoils the process, so nothing else runs in it. Items are compiled in threads, a number of
+them at a time, and then measured one after another.
 """
 
 import concurrent.futures
@@ -15,21 +15,32 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from attention.errors import UsageError
-from benchmarks.device import about, listing
-from benchmarks.device.items import Item, Row, Skipped
+from benchmarks.device import about, core, loop, models, peers, right
+from benchmarks.device.items import GROUPS, Item, Row, Skipped
 
-TOGETHER, THREADS = 32, 16  # items that are compiled before they are measured, and threads that compile
-SPOILT = 3  # the exit code where the device answers no more
-FULL = "RESOURCE_EXHAUSTED"  # several compilations share the memory, so one that lacked it is tried again by itself
+TOGETHER, THREADS = 32, 16  # items compiled before they are measured, and threads that compile
+SPOILT = 3  # the exit code if the device no longer answers
+FULL = "RESOURCE_EXHAUSTED"  # compilations share memory, so one that lacked it is repeated by itself
+
+
+def items(tiny: bool) -> list[Item]:
+    """Lists all items, the most valuable first; whole models come sorted by stack.
+
+    Args:
+      tiny: Whether to take toy sizes in place of a device's.
+    """
+    whole = sorted((*models.items(tiny), *loop.items(tiny)), key=lambda item: item.stack)
+    known = [*right.items(tiny), *peers.items(tiny), *core.items(tiny), *whole]
+    return sorted(known, key=lambda item: GROUPS.index(item.group))
 
 
 def main(stack: str, tiny: bool, names: list[str], out: TextIO) -> int:
-    """Measures the items of these names, which need the same stack; returns the exit code."""
-    known = {item.name: item for item in listing.items(tiny)}
+    """Measures the named items, which all need the same stack, and returns the exit code."""
+    known = {item.name: item for item in items(tiny)}
     say(out, about=about.DEVICES[stack]())
-    items = [known[name] for name in names]
-    for start in range(0, len(items), TOGETHER):
-        chunk = items[start : start + TOGETHER]
+    wanted = [known[name] for name in names]
+    for start in range(0, len(wanted), TOGETHER):
+        chunk = wanted[start : start + TOGETHER]
         for item, measure in compiled(chunk, THREADS if stack == "jax" else 1, out):
             say(out, measuring=item.name)
             row = outcome(measure)
@@ -40,7 +51,7 @@ def main(stack: str, tiny: bool, names: list[str], out: TextIO) -> int:
 
 
 def compiled(items: list[Item], threads: int, out: TextIO) -> Iterator[tuple[Item, Any]]:
-    """Compiles items in threads, says when each begins and ends, and yields them in order when all are compiled."""
+    """Compiles items in threads, reports when each begins and ends, and yields them in order when all are compiled."""
     threads = min(threads, max(2, os.cpu_count() or 2))
 
     def prepare(item: Item) -> Any:
@@ -64,14 +75,14 @@ def _raising(error: Exception) -> Any:
 
 
 def outcome(measure: Any) -> Row:
-    """Measures an item, and turns errors into rows: `skipped`, `refused` where it is not supported, else `failed`."""
+    """Measures an item, and turns errors into rows: `skipped`, `refused` if it is not supported, else `failed`."""
     try:
         return measure()
     except Skipped as reason:
         return {"skipped": str(reason)}
     except UsageError as error:
         return {"refused": str(error)}
-    except Exception as error:  # whatever it is, the other items go on
+    except Exception as error:  # whatever it is, the other items continue
         return {"failed": f"{type(error).__name__}: {str(error)[:1000]}"}
 
 

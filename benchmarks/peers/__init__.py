@@ -1,1 +1,1 @@
-"""The models of the comparisons in other libraries."""
+"""The opponents in comparisons: models and mechanisms in other libraries."""

@@ -1,11 +1,11 @@
-"""Agreement: every mechanism in every form, outputs and gradients, against its definition in float64.
+"""Compare every mechanism in every form, outputs and gradients, with its definition in float64.
 
     python -m benchmarks.peers.agreement --out=benchmarks/results/agreement_cpu.json
     python -m benchmarks.peers.agreement --only neural gated_delta --out=benchmarks/results/agreement_cpu.json
 
-The forms are our implementations; `steps`, token after token behind a cache or a state; and `published`, the plain form
-of published code, which is given our gates and needs requirements-bench.txt. An error is relative to the root mean
-square of what is compared. With `--only`, the other rows of the file stay.
+The forms are our implementations; `steps`, which takes token after token with a cache or a state; and `published`, the
+plain form of published code, which is given our gates and needs requirements-bench.txt. Errors are relative to root
+mean squares. With `--only`, the other rows of the file stay.
 """
 
 import argparse
@@ -36,7 +36,7 @@ LENGTH = 72  # tokens, more than a chunk or a tile
 DTYPES = ("float32", "bfloat16")
 STEPS, PUBLISHED = "steps", "published"
 FORMS = ("reference", "xla", "chunked", "pallas", STEPS, PUBLISHED)
-NEEDED = {"torch": "torch", "fla": "flash-linear-attention", "transformers": "transformers"}  # modules of packages
+NEEDED = {"torch": "torch", "fla": "flash-linear-attention", "transformers": "transformers"}  # packages, by module
 ROWS = tuple(spec for _, spec in right.distinct())
 
 Arrays = dict[str, Any]
@@ -44,7 +44,7 @@ Arrays = dict[str, Any]
 
 @measurements.program(__doc__, cli.flag("--only", nargs="*", default=ROWS, metavar="NAME", help="mechanisms"))
 def main(flags: argparse.Namespace) -> measurements.Measured:
-    """Yields the errors of the mechanisms so far, and at the end their tables."""
+    """Yields the errors of all mechanisms so far, and tables at the end."""
     for spec in flags.only:
         check_known("mechanism", spec, ROWS)
     known = read_json(flags.out)["rows"] if flags.out and flags.out.exists() and len(flags.only) < len(ROWS) else {}
@@ -58,7 +58,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 
 def measured(spec: str) -> dict[str, dict[str, Any]]:
-    """Measures a mechanism's forms in each dtype: the errors of the output and of the worst of the gradients."""
+    """Measures a mechanism's forms in each dtype: the errors of the output and of the worst gradient."""
     return {dtype: of_forms(check_of(spec, dtype)) for dtype in DTYPES}
 
 
@@ -68,12 +68,12 @@ def with_peers() -> bool:
 
 
 def check_of(spec: str, dtype: str) -> Check:
-    """Makes the call that all forms are tried with."""
+    """Makes the call for all forms."""
     return Check(spec, "reference", dtype, LENGTH, "causal", False, False)
 
 
 def definition(check: Check, given: tuple[Any, ...]) -> Arrays:
-    """Computes what the definition gives in float64."""
+    """Computes the definition in float64."""
     with jax.enable_x64(True):
         return right.flat(jax.jit(right.program(check, "reference", "float64"))(*given))
 
@@ -92,7 +92,7 @@ def of_forms(check: Check) -> dict[str, Any]:
 
 
 def apart(check: Check, found: Arrays, wanted: Arrays) -> dict[str, Any]:
-    """Measures the errors of the output and of the gradients that were found; None is no number."""
+    """Measures the errors of the output and of the available gradients; None if not finite."""
     parts = {"output": ["['out']"], "gradients": [name for name in found if name != "['out']"]}
 
     def error(names: list[str]) -> float | None:
@@ -104,7 +104,7 @@ def apart(check: Check, found: Arrays, wanted: Arrays) -> dict[str, Any]:
 def by_steps(
     score: Any, weights: Arrays, query: jax.Array, key: Any, value: Any, *, source: jax.Array | None, **_: Any
 ) -> jax.Array:
-    """Computes causal attention token after token, each behind the prepared keys or the state of those before it."""
+    """Computes causal attention token after token, from the prepared keys or the state of earlier tokens."""
     arrays = query, key, value, source
     tokens = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0)[:, :, None], arrays)  # (T, B, 1, …)
     if isinstance(score, Recurrence):
@@ -136,7 +136,7 @@ def _tokens(token: Any, at: Any, before: Any) -> Tokens:
 
 
 def _in_turn(step: Callable[[Any, Any, Any], tuple[Any, Any]], tokens: Any) -> Any:
-    """Takes a step for each token, with its position and what the step before left; joins outputs `(B, 1, …)`."""
+    """Takes a step for each token, with its position and what the last step left; joins outputs `(B, 1, …)`."""
     first, left = step(jax.tree.map(lambda x: x[0], tokens), 0, None)
     rest = jax.tree.map(lambda x: x[1:], tokens)
     _, found = jax.lax.scan(lambda left, x: step(x[0], x[1], left)[::-1], left, (rest, jnp.arange(1, LENGTH)))
@@ -145,7 +145,7 @@ def _in_turn(step: Callable[[Any, Any, Any], tuple[Any, Any]], tokens: Any) -> A
 
 
 def published(check: Check, given: tuple[Any, ...]) -> dict[str, Arrays]:
-    """Computes what the published plain form gives, if there is one; its gradients are by query, key and value."""
+    """Computes the published plain form, if there is one, with gradients by query, key and value."""
     from benchmarks.peers import published as peers  # torch and fla start slowly, and are not always there
 
     if check.spec not in peers.PUBLISHED:
@@ -163,14 +163,14 @@ def published(check: Check, given: tuple[Any, ...]) -> dict[str, Arrays]:
 
 
 def table(rows: dict[str, Any], dtype: str) -> str:
-    """Writes the errors in a dtype, `output / gradients`; those beyond the limit are bold, and '–' is no such form."""
+    """Tabulates errors in a dtype, `output / gradients`; those beyond the limit are bold, and '–' is no such form."""
     forms = [form for form in FORMS if any(form in row[dtype] for row in rows.values())]
     lines = [(f"`{spec}`", *(_cell(row[dtype], form, dtype) for form in forms)) for spec, row in rows.items()]
     return plain_markdown((f"in {dtype}", *forms), lines)
 
 
 def is_apart(row: dict[str, Any], form: str, dtype: str) -> bool:
-    """Tells whether a form's errors are beyond the limit, which is at least twice those of plain XLA."""
+    """Tells whether a form's errors exceed the limit, which is at least twice plain XLA's error."""
     limits = {part: max(right.LIMITS[dtype], right.TIMES_PLAIN * (x or 0)) for part, x in row["xla"].items()}
     return any(x is None or x > limits[part] for part, x in row[form].items())
 

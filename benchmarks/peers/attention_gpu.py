@@ -1,4 +1,4 @@
-"""PyTorch's attention as it runs on a GPU: fused kernels by their backend, and FlexAttention, which it compiles."""
+"""PyTorch's attention on a GPU: fused kernels by backend, and FlexAttention, which PyTorch compiles."""
 
 import contextlib
 import functools
@@ -19,9 +19,9 @@ CAP = 50.0  # as in Gemma 2
 
 
 def fused(backend: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Makes causal attention of arrays `(B, N, T, H)` by one backend, which raises where it cannot.
+    """Makes causal attention of arrays `(B, N, T, H)` by a backend, which raises an error if it cannot.
 
-    On a CPU, which has one backend of its own, PyTorch chooses.
+    On a CPU, which has its own backend, PyTorch chooses.
     """
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ def fused(backend: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 
 
 def flex(kind: str, length: int, heads: int, device: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Makes causal FlexAttention of arrays `(B, N, T, H)`, compiled, with the scores of a kind of `SCORES`."""
+    """Makes compiled causal FlexAttention of arrays `(B, N, T, H)`, with one of `SCORES`."""
     mask = create_block_mask(lambda b, h, query, key: query >= key, None, None, length, length, device=device)
     slopes = torch.tensor([2.0 ** (-8 * (head + 1) / heads) for head in range(heads)], device=device)
     compiled = torch.compile(flex_attention, dynamic=False)

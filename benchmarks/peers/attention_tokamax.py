@@ -1,4 +1,4 @@
-"""The dot-product attention of tokamax on a GPU or a TPU, by its kernels for Mosaic."""
+"""Tokamax's dot-product attention on a GPU or a TPU, by its kernels for Mosaic."""
 
 import sys
 import types
@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-# tokamax imports xprof for its profiles alone, which brings TensorFlow's.
+# Tokamax imports xprof, only for profiles, and xprof needs TensorFlow.
 for name in ("xprof", "xprof.cli", "xprof.cli.tools"):
     sys.modules.setdefault(name, types.ModuleType(name))
 if not hasattr(sys.modules["xprof.cli.tools"], "get_kernel_stats_tool"):

@@ -1,4 +1,4 @@
-"""PyTorch's fused dot-product attention on a CPU, called as `benchmarks.attention` calls its other contestants."""
+"""PyTorch's fused dot-product attention on a CPU, as a contestant of `benchmarks.attention`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +15,10 @@ VERSION = torch.__version__.split("+")[0]
 def program(query: Any, key: Any, value: Any, weigh: Any, causal: bool, backward: bool) -> Callable[[], Any]:
     """Makes a call of `scaled_dot_product_attention`, or of the gradients of its sum weighted by `weigh`.
 
+    All arrays are `(B, T, N, H)`, and are copied to PyTorch's `(B, N, T, H)`.
+
     Args:
-      query: `(B, T, N, H)`, as all four arrays; PyTorch computes with `(B, N, T, H)`, to which they are copied here.
-      weigh: What the output is multiplied by.
+      weigh: Factors of the output.
       causal: Whether later keys are masked.
       backward: Whether to return the gradients of query, key and value.
     """

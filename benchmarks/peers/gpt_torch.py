@@ -1,13 +1,11 @@
 """The GPT of the speed comparison in PyTorch, with dot-product attention."""
 
-from collections.abc import Callable
-
 import jax.numpy as jnp
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.peers.torch_layers import Params, TorchBlock, TorchPositions, linear, norm, tensor, training_step
+from benchmarks.peers.torch_layers import Params, TorchBlock, TorchPositions, linear, norm, tensor
 from models.gpt import GPT, GPTConfig
 
 
@@ -38,7 +36,7 @@ class TorchGPT(nn.Module):
 
 
 def _rotation(config: GPTConfig, length: int) -> tuple[Tensor | None, Tensor | None]:
-    """Computes the cosines and sines that rotate queries and keys: what 1 becomes when it is turned."""
+    """Computes the cosines and sines that rotate queries and keys, by rotating 1."""
     if not config.rotaries[0]:
         return None, None
     half = config.width // config.heads // 2
@@ -48,12 +46,5 @@ def _rotation(config: GPTConfig, length: int) -> tuple[Tensor | None, Tensor | N
 
 
 def twin(params: Params, model: GPT) -> nn.Module:
-    """Makes a model's twin, in training mode; it starts from `params`, a nested dict of arrays."""
+    """Makes a model's twin in training mode, from a nested dict of arrays."""
     return TorchGPT(params, model.config, model.length).train()
-
-
-def make_step(
-    params: Params, model: GPT, learning_rate: float, weight_decay: float, compiled: bool = False
-) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Makes a training step of the twin: a function from tokens and the next tokens, both (B, T), to the loss."""
-    return training_step(twin(params, model), learning_rate, weight_decay, compiled)

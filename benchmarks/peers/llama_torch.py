@@ -1,4 +1,4 @@
-"""A Llama of `transformers`: its greedy decoding as a function of arrays, and its training step."""
+"""A Llama of `transformers`: greedy decoding as a function of arrays, and a training step."""
 
 import tempfile
 from collections.abc import Callable
@@ -32,21 +32,16 @@ def load(folder: str, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
 
 
 def twin(params: Params, model: GPT) -> nn.Module:
-    """Makes a model's twin, in training mode; it starts from `params`, which reach it through a folder."""
+    """Makes a model's twin in training mode, passing the parameters through a folder."""
     with tempfile.TemporaryDirectory() as folder:
         pretrained.export(f"{folder}/llama", model.config, params, length=model.length)
         return TorchLlama(f"{folder}/llama").train()
 
 
-def make_decoding(folder: str, compiled: bool) -> Callable[[np.ndarray, int], np.ndarray]:
-    """Makes greedy decoding in float32, from prompts `(B, T)` and a number of tokens to that many new ones."""
-    return decoding_of(load(folder), compiled)
-
-
 def decoding_of(model: LlamaForCausalLM, compiled: bool) -> Callable[[np.ndarray, int], np.ndarray]:
-    """Makes a model's greedy decoding, on the model's device: from prompts `(B, T)` to new tokens `(B, tokens)`.
+    """Makes a model's greedy decoding on its device: from prompts `(B, T)` to new tokens `(B, tokens)`.
 
-    If it is compiled, the cache has slots of a fixed number, as `transformers` requires; else it grows.
+    If it is compiled, the cache has a fixed number of slots, as `transformers` requires; otherwise it grows.
     """
     model, options = model.eval(), _compiled(model.device.type) if compiled else {}
 
@@ -62,10 +57,10 @@ def decoding_of(model: LlamaForCausalLM, compiled: bool) -> Callable[[np.ndarray
 def _compiled(device: str) -> dict[str, Any]:
     how = {"mode": "reduce-overhead", "dynamic": False} if device == "cuda" else {"mode": "default"}
     compile_config = CompileConfig(**how)
-    compile_config._compile_all_devices = True  # else only GPUs compile
+    compile_config._compile_all_devices = True  # otherwise only GPUs compile
     return {"cache_implementation": "static", "compile_config": compile_config}
 
 
 def make_step(folder: str, learning_rate: float, compiled: bool) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Makes a step of AdamW: a function from tokens and the next tokens, both (B, T), to the loss."""
+    """Makes a step of AdamW: a function of tokens and next tokens, both (B, T), that returns the loss."""
     return training_step(TorchLlama(folder).train(), learning_rate, weight_decay=0.0, compiled=compiled)

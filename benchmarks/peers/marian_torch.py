@@ -1,4 +1,4 @@
-"""A Marian of `transformers`: its search as a function of arrays, and its training step."""
+"""A Marian of `transformers`: search as a function of arrays, and a training step."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ class TorchMarian(nn.Module):
 
 
 def make_search(folder: str) -> Callable[[np.ndarray, int, int], np.ndarray]:
-    """Makes a function from sources `(B, S)`, beams and a number of tokens to targets of exactly that length."""
+    """Makes a function of sources `(B, S)`, beams and a number of tokens that returns targets of that length."""
     model = MarianMTModel.from_pretrained(folder).eval()
 
     def search(source: np.ndarray, beams: int, tokens: int) -> np.ndarray:
@@ -45,5 +45,5 @@ def make_search(folder: str) -> Callable[[np.ndarray, int, int], np.ndarray]:
 
 
 def make_step(folder: str, source: int, learning_rate: float) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Makes a step of AdamW: from sources beside targets, and the targets' next tokens, to the loss."""
+    """Makes a step of AdamW: a function of sources beside targets, and the next tokens, that returns the loss."""
     return training_step(TorchMarian(folder, source).train(), learning_rate, weight_decay=0.0, compiled=False)

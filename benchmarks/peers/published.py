@@ -1,6 +1,6 @@
-"""Plain forms of published code, by the names that their mechanisms have here; gates are given as inputs.
+"""Plain forms of published code, by our names of their mechanisms; gates are given as inputs.
 
-They are those of flash-linear-attention (`fla.ops.*.naive`), transformers and PyTorch.
+They come from flash-linear-attention (`fla.ops.*.naive`), transformers and PyTorch.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from transformers.models.gpt_oss import modeling_gpt_oss
 
 
 class PlainCall(NamedTuple):
-    """What a plain form is given: queries, keys and values `(B, T, N, H)`, our options and weights, and our gates."""
+    """The inputs of a plain form: queries, keys and values `(B, T, N, H)`, our options and weights, and our gates."""
 
     query: Tensor
     key: Tensor
@@ -46,7 +46,7 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def _heads_first(function: Callable[..., Any]) -> Callable[..., Tensor]:
-    """Lets a function of `(B, N, T, …)` take and give `(B, T, N, …)`."""
+    """Lets a function of `(B, N, T, …)` take and return `(B, T, N, …)`."""
 
     def call(*arrays: Tensor, **options: Any) -> Tensor:
         out = function(*(x.transpose(1, 2) for x in arrays), **options)
@@ -55,12 +55,8 @@ def _heads_first(function: Callable[..., Any]) -> Callable[..., Tensor]:
     return call
 
 
-def _dot_product(x: PlainCall) -> Tensor:
-    return _heads_first(F.scaled_dot_product_attention)(x.query, x.key, x.value, is_causal=True)
-
-
 def _eager(model: Any, x: PlainCall, **options: Any) -> Tensor:
-    """Calls the attention of a model of transformers, which gives `(B, T, N, H)`."""
+    """Calls the attention of a model of transformers, which returns `(B, T, N, H)`."""
     length = x.query.shape[1]
     mask = torch.full((length, length), -torch.inf).triu(1)
     module = SimpleNamespace(num_key_value_groups=1, training=False, sinks=x.weights.get("sink"))
@@ -69,7 +65,7 @@ def _eager(model: Any, x: PlainCall, **options: Any) -> Tensor:
 
 
 def _delta(x: PlainCall) -> Tensor:
-    query = _unit(x.query) * x.query.shape[-1] ** 0.5  # which it divides by
+    query = _unit(x.query) * x.query.shape[-1] ** 0.5  # cancels its scale
     return _heads_first(delta_rule_recurrence)(query, _unit(x.key), x.value, x.gates)
 
 
@@ -77,10 +73,6 @@ def _gated_delta(x: PlainCall) -> Tensor:
     decay, strength = x.gates
     inputs = _unit(x.query), _unit(x.key), x.value, strength, decay[..., 0]
     return naive_recurrent_gated_delta_rule(*inputs, scale=1.0)[0]
-
-
-def _kimi_delta(x: PlainCall) -> Tensor:
-    return naive_recurrent_kda(_unit(x.query), _unit(x.key), x.value, *x.gates)[0]
 
 
 def _gated_delta2(x: PlainCall) -> Tensor:
@@ -147,7 +139,7 @@ def _log_linear(x: PlainCall) -> Tensor:
 
 
 PUBLISHED: dict[str, Callable[[PlainCall], Tensor]] = {
-    "dot_product": _dot_product,
+    "dot_product": lambda x: _heads_first(F.scaled_dot_product_attention)(*x[:3], is_causal=True),
     "sink": lambda x: _eager(modeling_gpt_oss, x),
     "soft_cap": lambda x: _eager(modeling_gemma2, x, softcap=x.weights["cap"]),
     "forgetting": _forgetting,
@@ -160,7 +152,7 @@ PUBLISHED: dict[str, Callable[[PlainCall], Tensor]] = {
     "gated_linear": lambda x: naive_recurrent_gla(*x[:3], x.gates)[0],
     "gated_delta": _gated_delta,
     "state_space": _state_space,
-    "kimi_delta": _kimi_delta,
+    "kimi_delta": lambda x: naive_recurrent_kda(_unit(x.query), _unit(x.key), x.value, *x.gates)[0],
     "gated_delta2": _gated_delta2,
     "delta_product": _delta_product,
     "rwkv7": _rwkv7,
@@ -171,14 +163,14 @@ PUBLISHED: dict[str, Callable[[PlainCall], Tensor]] = {
 def outcome(
     name: str, score: Any, arrays: tuple[Any, ...], weights: dict[str, Any], gates: list[Any], direction: Any
 ) -> dict[str, Any]:
-    """Computes the output in float32, and the gradients of its product with a direction by query, key and value.
+    """Computes the output in float32, and the gradients of its product with a direction, by query, key and value.
 
     Args:
       name: A row of `PUBLISHED`.
-      score: Our score or recurrence, for its options.
+      score: Our score or recurrence, which has the options.
       arrays: Queries, keys and values `(B, T, N, H)`.
       weights: Our weights.
-      gates: What our prepared queries and keys have beside themselves.
+      gates: What our prepared queries and keys have besides themselves.
       direction: `(B, T, N, H)`.
     """
     given = [torch.tensor(x, requires_grad=True) for x in arrays]

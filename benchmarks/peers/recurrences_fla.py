@@ -1,4 +1,4 @@
-"""The recurrences of flash-linear-attention on a GPU, by the names that they have here; gates are given as inputs."""
+"""The recurrences of flash-linear-attention on a GPU, by our names; gates are given as inputs."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from fla.ops.retention import chunk_retention
 from fla.ops.simple_gla import chunk_simple_gla
 from torch import Tensor
 
-# Each takes queries, keys and values `(B, T, N, H)` and the gates that it names.
+# Functions of queries, keys and values `(B, T, N, H)`, and the names of their gates.
 OPERATIONS: dict[str, tuple[Callable, tuple[str, ...]]] = {
     "gated_delta": (chunk_gated_delta_rule, ("g", "beta")),
     "kimi_delta": (chunk_kda, ("g of columns", "beta")),
@@ -23,7 +23,7 @@ OPERATIONS: dict[str, tuple[Callable, tuple[str, ...]]] = {
 
 
 def operation(name: str) -> Callable[..., Tensor]:
-    """Makes a recurrence: from queries, keys, values and gates to the output `(B, T, N, H)`."""
+    """Makes a recurrence, a function of queries, keys, values and gates that returns `(B, T, N, H)`."""
     function, gates = OPERATIONS[name]
     names = [gate.split()[0] for gate in gates]
 

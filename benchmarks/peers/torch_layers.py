@@ -1,4 +1,4 @@
-"""The PyTorch parts that the compared models share: layers from our parameters, a block, and a training step."""
+"""PyTorch parts that the compared models share: layers from our parameters, a block, and a training step."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -37,7 +37,7 @@ def norm(params: Params, epsilon: float) -> nn.LayerNorm:
 
 
 class TorchBlock(nn.Module):
-    """One Transformer block with `scaled_dot_product_attention` and one product for query, key and value."""
+    """A Transformer block with `scaled_dot_product_attention`, and one product for query, key and value."""
 
     def __init__(self, params: Params, config: TransformerConfig, causal: bool = False):
         super().__init__()
@@ -79,7 +79,7 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class TorchPositions(nn.Module):
-    """What is added to embeddings: learned, sinusoidal, or nothing."""
+    """The positions added to embeddings: learned, sinusoidal or none."""
 
     def __init__(self, params: Params, kind: str, length: int, width: int):
         super().__init__()
@@ -88,20 +88,20 @@ class TorchPositions(nn.Module):
         self.register_buffer("fixed", table, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Adds their positions to the embeddings (batch, tokens, width)."""
+        """Adds positions to embeddings (batch, tokens, width)."""
         table = self.fixed if self.learned is None else self.learned
         return x if table is None else x + table
 
 
 def cross_entropy(model: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """Makes a function from inputs and labels to the mean cross-entropy of a model's logits."""
+    """Makes a model's mean cross-entropy, a function of inputs and labels."""
     return lambda inputs, labels: functional.cross_entropy(model(inputs).flatten(0, -2), labels.flatten())
 
 
 def step_of(
     loss: Callable[[Tensor, Tensor], Tensor], model: nn.Module, learning_rate: float, weight_decay: float
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Makes a training step with fused AdamW, from inputs and labels to their loss, for which it does not wait."""
+    """Makes a training step with fused AdamW, a function of inputs and labels that does not wait for its loss."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True)
 
     def step(inputs: Tensor, labels: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def step_of(
 def training_step(
     model: nn.Module, learning_rate: float, weight_decay: float, compiled: bool
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Makes a training step in float32: a function from inputs and labels to the mean cross-entropy."""
+    """Makes a training step in float32, a function of inputs and labels that returns the mean cross-entropy."""
     loss = cross_entropy(torch.compile(model) if compiled else model)
     step = step_of(loss, model, learning_rate, weight_decay)
     return lambda inputs, labels: step(torch.from_numpy(inputs), torch.as_tensor(labels, dtype=torch.int64)).item()
@@ -126,9 +126,9 @@ def training_step(
 def step_in_bfloat16(
     model: nn.Module, learning_rate: float, weight_decay: float, compiled: bool
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Makes a training step by autocast to bfloat16, of float32 parameters; inputs and labels are on their device.
+    """Makes a training step with autocast to bfloat16 and float32 parameters, for inputs and labels on the device.
 
-    What is compiled is the model with its loss, so that the logits need not be written in float32.
+    The model is compiled with its loss, so that logits need not be written in float32.
     """
     loss = torch.compile(cross_entropy(model), dynamic=False) if compiled else cross_entropy(model)
     device = next(model.parameters()).device.type

@@ -1,7 +1,7 @@
 """The ViT of the speed comparison in Keras 3 on its JAX backend, with keras.layers.MultiHeadAttention.
 
-The model of the keras.io example (pre-norm blocks, attention with dropout) with a class token instead of flattening,
-trained by `Model.train_on_batch`, which calls the same function that Keras compiles for `fit`.
+It is the model of the keras.io example (pre-norm blocks, attention with dropout) with a class token instead of
+flattening, trained by `Model.train_on_batch`, which calls the function that Keras compiles for `fit`.
 """
 
 import os
@@ -18,7 +18,7 @@ from keras import layers, ops
 from models.vit import ViT, ViTConfig
 
 Params = Mapping[str, Any]
-RENAMED = {  # their names of weights, and ours
+RENAMED = {  # Keras's names of weights, and ours
     "tokens/class_token": "class_token",
     "tokens/positions": "positions/table",
     "attention_output": "out",
@@ -28,7 +28,7 @@ RENAMED = {  # their names of weights, and ours
 
 
 class KerasTokens(layers.Layer):
-    """Puts the class token before the patches and adds the positions."""
+    """Puts the class token before the patches, and adds positions."""
 
     def build(self, shape: tuple[int, ...]) -> None:
         """Makes the two weights for patches (batch, patches, width)."""
@@ -42,7 +42,7 @@ class KerasTokens(layers.Layer):
 
 
 def _patches(images: Any, patch: int) -> Any:
-    """Splits images (batch, rows, columns, channels) into patches in row-major order, each flattened the same way."""
+    """Splits images (batch, rows, columns, channels) into flattened patches, both in row-major order."""
     _, rows, columns, c = images.shape
     x = layers.Reshape((rows // patch, patch, columns // patch, patch, c))(images)
     return layers.Reshape((-1, patch * patch * c))(layers.Permute((1, 3, 2, 4, 5))(x))
@@ -88,10 +88,7 @@ def _set_weights(model: keras.Model, params: Params) -> None:
 def make_step(
     params: Params, model: ViT, learning_rate: float, weight_decay: float
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Makes a training step in Keras: a function from images (B, 32, 32, 3) and labels (B,) to the loss.
-
-    The model is the twin of `model` and starts from `params`, a nested dict of arrays.
-    """
+    """Makes a training step of a model's twin in Keras, a function of images (B, 32, 32, 3) and labels (B,)."""
     twin = _model((32, 32, 3), model.config, model.classes)
     _set_weights(twin, params)
     twin.compile(

@@ -1,12 +1,9 @@
 """The ViT of the speed comparison in PyTorch: pre-norm blocks, exact GELU, the class token classified."""
 
-from collections.abc import Callable
-
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.peers.torch_layers import Params, TorchBlock, TorchPositions, linear, norm, tensor, training_step
+from benchmarks.peers.torch_layers import Params, TorchBlock, TorchPositions, linear, norm, tensor
 from models.vit import ViT, ViTConfig
 
 
@@ -33,12 +30,5 @@ class TorchViT(nn.Module):
 
 
 def twin(params: Params, model: ViT) -> nn.Module:
-    """Makes a model's twin, in training mode; it starts from `params`, a nested dict of arrays."""
+    """Makes a model's twin in training mode, from a nested dict of arrays."""
     return TorchViT(params, model.config, model.length).train()
-
-
-def make_step(
-    params: Params, model: ViT, learning_rate: float, weight_decay: float, compiled: bool = False
-) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Makes a training step of the twin: from images (B, rows, columns, channels) and labels (B,) to the loss."""
-    return training_step(twin(params, model), learning_rate, weight_decay, compiled)

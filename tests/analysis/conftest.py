@@ -22,7 +22,7 @@ def config():
 
 @pytest.fixture
 def write_run(config):
-    """Writes a run of 4 epochs of 1,000 examples, evaluated at the points of its curve; fields as `model__heads=2`."""
+    """Writes a run of 4 epochs of 1,000 examples with a curve of evaluations; fields are given as `model__heads=2`."""
 
     def write(path, seed=0, accuracy=0.9, curve=(0.5, 0.7, 0.8, 0.85), finished=True, **changes):
         costs = {"seconds": 8.0, "parameters": 1000, "training_flops_per_example": 10, "steps": 40, "loss": 0.1}
@@ -50,7 +50,7 @@ def write_run(config):
 
 @pytest.fixture
 def write_runs(write_run):
-    """Writes a run for each seed of some settings, from their fields to the accuracies of seeds from `first` on."""
+    """Writes a run for each seed of settings, given by their fields and the accuracies of seeds from `first` on."""
 
     def write(folder, settings, first=0, **costs):
         for label, (fields, accuracies) in settings.items():
@@ -63,10 +63,10 @@ def write_runs(write_run):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Reports without their pictures, which take most of their time."""
+    """Makes reports without pictures, which take most of the time."""
     monkeypatch.setattr("analysis.report._draw", lambda *_: None)
 
 
 def attention(**accuracies):
-    """Settings for `write_runs` that differ in their mechanism."""
+    """Makes settings for `write_runs` that differ in their mechanism."""
     return {name: ({"model__attention": name}, values) for name, values in accuracies.items()}

@@ -22,7 +22,7 @@ GAINS = {"better": (0.051, 0.049, 0.052, 0.050, 0.053), "same": (0.010, -0.012, 
 
 @pytest.fixture
 def grid(tmp_path, write_runs):
-    """Two mechanisms beside the baseline, with 4 and 8 heads, 5 seeds each."""
+    """Makes runs of two mechanisms and the baseline, with 4 and 8 heads and 5 seeds each."""
     gains = {"dot_product": (0.0,) * 5} | GAINS
     settings = {
         f"{name}-{heads}": ({"model__attention": name, "model__heads": heads}, np.add(base, gain).tolist())
@@ -93,8 +93,8 @@ def test_one_seed_claims_nothing(tmp_path, write_runs):
     (conclusion,) = made.differences.columns[-1].cells
     assert conclusion == "no difference can be claimed (+89.00 points, 1 seed, a spread needs two seeds)"
     page = made.markdown()
-    assert "No difference was tested: a test needs two seeds of a setting" in page
-    assert "in number" not in page
+    assert "No difference was tested: a test needs two seeds per setting" in page
+    assert "of the table" not in page
     assert made.verdict[-1].startswith("One seed shows nothing, since another one may reverse the order: train more")
 
 
@@ -104,7 +104,7 @@ def test_wilcoxon_where_it_can_reach_the_level(tmp_path, write_runs):
     five = write_runs(tmp_path / "5", attention(super=0.9 + gains[:5], dot_product=[0.9] * 5))
     for made, given in ((report(found), True), (report(five), False)):
         assert ("p_wilcoxon" in [column.name for column in made.differences.columns]) == given
-        assert ("of 5 pairs its p-value is at least 0.0625, so it could never" in made.markdown()) == (not given)
+        assert ("with 5 pairs its p-value is at least 0.0625, so it could never" in made.markdown()) == (not given)
     assert math.isclose(compared(found)[0].wilcoxon, stats.wilcoxon(gains).pvalue)
     assert not math.isnan(compared(found, "accuracy", "loss")[0].wilcoxon)  # equal losses are no test
 
@@ -128,20 +128,20 @@ def test_runs_made_with_other_code_or_packages_are_said_to_be(tmp_path, write_ru
     made |= {"versions": {"jax": "0.10.2", "numpy": "2.4.6"}}
     for name in ("dot_product", "super"):
         write_run(tmp_path / name, model__attention=name, **made)
-    assert "runs were made with" not in report(runs.find([tmp_path])).markdown()
+    assert "not made alike" not in report(runs.find([tmp_path])).markdown()
     other = {
         "git": "4a2d2b032e0b-dirty",
         "matmul_precision": "float32",
         "versions": {"jax": "0.11.0", "numpy": "2.4.6"},
     }
     write_run(tmp_path / "c", 1, model__attention="super", **made | other)
-    said = "Differences may come of what runs were made with, which is not the same for all: code (4a2d2b032e0b-dirty, "
+    said = "The runs were not made alike, which may explain differences too: code (4a2d2b032e0b-dirty, "
     said += "7a4cb2390241), precision of products (default, float32) and jax (0.10.2, 0.11.0)."
     assert report(runs.find([tmp_path])).markdown().count(said) == 1
 
 
 def test_how_often_runs_are_evaluated_tells_them_apart(tmp_path, write_run):
-    """It is how many steps the best one is chosen among."""
+    """It decides among how many steps the best one is chosen."""
     for seed, every in enumerate(("1 epoch", "2 epochs")):
         write_run(tmp_path / every, seed, train__eval_every=every, train__log_every=every)
     assert [dict(each.settings) for each in runs.find([tmp_path]).groups] == [
@@ -174,7 +174,7 @@ def test_curves_are_compared_where_the_first_has_finished(tmp_path, write_run, k
     write_run(tmp_path / "between", model__attention="efficient", seconds=20.0, training_flops_per_example=25)
     found = runs.find([tmp_path])
     page = report(found, at=kind).markdown()
-    assert f"Differences are of validation curves {said} when the first run had finished. Whole runs had equal" in page
+    assert f"Differences compare validation curves {said} when the first run had finished. Whole runs had" in page
     assert "Compared at equal" not in page
     reached, measure = compare.at_budget(found, kind)
     values = {each.label: measure(each.runs[0], "accuracy") for each in found.groups}
@@ -187,7 +187,7 @@ def test_curves_are_compared_where_the_first_has_finished(tmp_path, write_run, k
 
 def test_the_page_has_it_all(grid, tmp_path, undrawn, capsys):
     assert main([str(tmp_path / "runs"), f"--out={tmp_path / 'out'}", "--metric=accuracy,seconds_per_epoch"]) == 0
-    assert f" Curves, and all figures: {tmp_path / 'out/report.html'} " in " ".join(capsys.readouterr().out.split())
+    assert f" Curves and all figures: {tmp_path / 'out/report.html'} " in " ".join(capsys.readouterr().out.split())
     page = (tmp_path / "out/report.md").read_text()
     assert (
         "| better | 4 | 100 (1) | 1,000 (1) | 2.00 ± 0.00 (1) | 5 ± 0 (1) | 95.00 ± 0.00 (1) | 95.90 ± 1.13 (1) |"
@@ -204,17 +204,7 @@ def test_the_page_has_it_all(grid, tmp_path, undrawn, capsys):
     assert (tmp_path / "out/report.tex").read_text().count(r"\begin{tabular}") == 2
 
 
-def test_files_go_into_the_folder_that_holds_all_runs(tmp_path, write_run, undrawn, monkeypatch):
-    for name in ("dot_product", "super"):
-        write_run(tmp_path / "runs" / name, model__attention=name)
-    monkeypatch.chdir(tmp_path)
-    assert main(["runs/dot_product", "runs/super"]) == 0
-    assert (tmp_path / "runs/report.md").is_file()
-    assert main(["runs/super"]) == 0
-    assert (tmp_path / "runs/super/report.md").is_file()
-
-
-def test_what_is_in_several_folders_needs_a_place_for_the_report(tmp_path, write_run, undrawn, monkeypatch, capsys):
+def test_a_report_goes_where_all_runs_are_or_where_it_is_told(tmp_path, write_run, undrawn, monkeypatch, capsys):
     for folder, name in (("a", "dot_product"), ("b", "super")):
         write_run(tmp_path / folder / name, model__attention=name)
     monkeypatch.chdir(tmp_path)
@@ -224,7 +214,9 @@ def test_what_is_in_several_folders_needs_a_place_for_the_report(tmp_path, write
     assert main(["a/dot_product", "a/../b/super", "--out=c"]) == 0
     assert main(["a/dot_product", "b/../a"]) == 2
     assert main(["a/dot_product", "b/../a/dot_product"]) == 0
-    assert [str(path.relative_to(tmp_path).parent) for path in sorted(tmp_path.rglob("report.md"))] == ["a", "c"]
+    assert main(["b/super"]) == 0
+    places = [str(path.relative_to(tmp_path).parent) for path in sorted(tmp_path.rglob("report.md"))]
+    assert places == ["a", "b/super", "c"]
 
 
 def test_what_has_no_baseline_is_named(tmp_path, write_runs):
@@ -233,27 +225,28 @@ def test_what_has_no_baseline_is_named(tmp_path, write_runs):
         for name, heads in (("dot_product", 4), ("super", 4), ("super", 8), ("dot_product", 16))
     }
     page = report(write_runs(tmp_path / "a", dict([*fields.items()][:3]))).markdown()
-    assert "There is no baseline that is like these in all else: super, heads 8." in page
+    assert "No baseline equals these rows in all other fields: super, heads 8." in page
     found = write_runs(tmp_path / "b", dict([*fields.items()][1:]))
     why = r"No setting is like one of --baseline=dot_product in all but model\.attention"
     with pytest.raises(UsageError, match=why):
         compare.baseline(found, "dot_product")
     assert compare.baseline(found, "") == compare.Baseline("model.heads", 4)
     page = report(write_runs(tmp_path / "c", {name: fields[name] for name in ("super-4", "dot_product-16")})).markdown()
-    assert "Rows differ in more than attention, and so may the reasons: heads." in page
+    assert "Rows differ in more than attention, which may explain differences too: heads." in page
     made = report(write_runs(tmp_path / "d", {"one": fields["super-4"]}))
-    assert "1 setting, 2 runs; seeds a setting: 2. There is nothing to compare with." in made.markdown()
+    assert "1 setting, 2 runs; seeds per setting: 2. There is nothing to compare with." in made.markdown()
     assert made.verdict[:1] == ["Nothing is compared: there is one setting, or no two that differ in one field alone."]
 
 
 def test_all_groups_are_drawn_with_every_baseline(grid, tmp_path, monkeypatch):
     intervals, curves = [], []
     monkeypatch.setattr("analysis.pictures.intervals.figure", lambda *given: intervals.append(given) or Figure())
-    monkeypatch.setattr("analysis.pictures.curves.draw", lambda *given: curves.append(given))
+    monkeypatch.setattr("analysis.pictures.curves.figure", lambda *given: curves.append(given) or Figure())
     assert main([str(tmp_path / "runs"), f"--out={tmp_path}"]) == 0
     assert intervals[0][2] == {"dot_product, heads 4", "dot_product, heads 8"}
-    ((groups, out),) = curves
-    assert (out, list(groups)) == (tmp_path, [each.label for each in grid.groups])
+    ((groups,),) = curves
+    assert list(groups) == [each.label for each in grid.groups]
+    assert (tmp_path / "curves.svg").is_file()
     assert [len(records) for records in groups.values()] == [5] * 6
     assert groups["better, heads 4"][0][0]["split"] == "train"
 
@@ -329,7 +322,7 @@ ODD = {
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("both", [False, True])
 def test_runs_with_little_in_them_are_reported(tmp_path, write_run, odd, at, both):
-    """Or refused in a sentence, where curves are to be compared at what a run does not say."""
+    """They are refused in a sentence if curves are compared at a budget that a run does not record."""
     for seed in range(2):
         write_run(tmp_path / f"a{seed}", seed, model__attention="super", **ODD[odd])
         write_run(tmp_path / f"b{seed}", seed, model__attention="dot_product", **(ODD[odd] if both else {}))
@@ -343,4 +336,4 @@ def test_a_config_that_is_none_of_a_run_is_left_out_beside_a_whole_one(tmp_path,
     write_run(tmp_path / "b", 1)
     found = runs.find([tmp_path])
     assert [run.path.name for group in found.groups for run in group.runs] == ["b"]
-    assert found.left_out == (f"{tmp_path / 'a'} was left out: its config.json is none of a run.",)
+    assert found.left_out == (f"{tmp_path / 'a'} was left out: its config.json is not that of a run.",)

@@ -32,7 +32,7 @@ def test_where_things_are_makes_no_difference(tmp_path, write_run):
 
 
 def test_what_follows_from_other_fields_is_no_key(tmp_path, write_run):
-    """Widths that were chosen for a mechanism and heads differ with both, and tell no rows apart."""
+    """Widths that were chosen for each mechanism and number of heads tell no further rows apart."""
     widths = {("dot_product", 1): 64, ("dot_product", 4): 64, ("super", 1): 70, ("super", 4): 72}
     for (attention, heads), width in widths.items():
         path = tmp_path / attention / f"{heads}"
@@ -99,7 +99,7 @@ def test_what_is_no_finished_run_is_named_and_left_out(tmp_path, write_run):
     assert labels(found) == [("all runs", (0,))]
     reasons = [
         "cannot be read",
-        "its config.json is none of a run",
+        "its config.json is not that of a run",
         "result.json holds no result of a run",
         "the run has not finished",
     ]
@@ -111,7 +111,7 @@ def test_what_is_no_finished_run_is_named_and_left_out(tmp_path, write_run):
 
 
 def test_all_of_a_folder_may_be_given_though_not_all_are_runs(tmp_path, write_run):
-    """As `runs/*` gives a run, a sweep with its report, a log, a picture, and folders of other things."""
+    """`runs/*` may give a run, a sweep with its report, a log, a picture, and other folders."""
     for seed in (0, 1):
         write_run(tmp_path / f"sweep/setting/seed{seed}", seed)
     write_run(tmp_path / "lone", 2)
@@ -124,7 +124,7 @@ def test_all_of_a_folder_may_be_given_though_not_all_are_runs(tmp_path, write_ru
     assert len(found.sweeps) == 1
     assert archive.passed_over([f"{number}.log" for number in range(500)]).endswith(" 11.log and 488 more.")
     (passed,) = found.left_out
-    assert passed == "Passed over, since there is no run: a.png, b.json, lone.log, pictures, sweep.json."
+    assert passed == "Skipped, since they hold no run: a.png, b.json, lone.log, pictures, sweep.json."
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_all_of_a_folder_may_be_given_though_not_all_are_runs(tmp_path, write_ru
         (["one", "nowhere"], "nowhere is no folder; give folders of runs"),
         (
             ["empty", "swept.log"],
-            "There is no finished run in .*: Passed over, since there is no run: empty, swept.log",
+            "There is no finished run in .*: Skipped, since they hold no run: empty, swept.log",
         ),
     ],
 )

@@ -17,7 +17,7 @@ FILES = [Path("out/report.md"), Path("out/report.html")]
 
 @pytest.fixture
 def made(tmp_path, write_run, write_runs):
-    """`super` is better than the baseline, of `efficient` nothing can be claimed; one run has not finished."""
+    """Makes a report in which `super` is better, `efficient` allows no claim, and a run is unfinished."""
     write_run(tmp_path / "late", 3, model__attention="super", finished=False)
     better, alike = (0.950, 0.951, 0.952), (0.881, 0.901, 0.921)
     return report(write_runs(tmp_path, attention(dot_product=(0.9,) * 3, super=better, efficient=alike)))

@@ -21,7 +21,6 @@ def rng():
 def test_a_summary_is_scipys():
     found = summary(A)
     np.testing.assert_allclose(found.mean, A.mean(-1))
-    np.testing.assert_allclose(found.spread, stats.tstd(A, axis=-1))
     interval = stats.t.interval(1 - LEVEL, 4, loc=A.mean(-1), scale=stats.sem(A, axis=-1))
     np.testing.assert_allclose((found.mean - found.half_width, found.mean + found.half_width), interval)
 
@@ -36,7 +35,7 @@ def test_paired_is_scipys_and_unpaired_is_welchs(rng):
 
 
 def test_students_sleep_data():
-    """Student 1908, the additional hours of sleep of ten patients with two drugs: t = 4.0621, p = 0.00283."""
+    """Student's additional hours of sleep of ten patients with two drugs (1908) have t = 4.0621 and p = 0.00283."""
     first = np.array([0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0])
     second = np.array([1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4])
     found = paired(second, first)
@@ -46,7 +45,7 @@ def test_students_sleep_data():
 
 
 def test_effects_have_no_bias(rng):
-    """E[d] = δ of Hedges' d, by its definition, for paired and unpaired seeds."""
+    """By definition, Hedges' d has E[d] = δ, for paired and unpaired seeds."""
     baseline, change = rng.normal(0, 3, (200_000, 5)), rng.normal(0.8, 1, (200_000, 5))
     effects = paired(baseline + change, baseline).effect
     assert abs(effects.mean() - 0.8) < 5 * effects.std() / len(effects) ** 0.5
@@ -61,7 +60,7 @@ def test_hedges_factor():
 
 
 def test_holm_is_its_closed_test(rng):
-    """Holm's is the closure of Bonferroni's: a comparison's p is the greatest of all sets that it is in."""
+    """Holm's method is the closure of Bonferroni's: a comparison's p is the greatest of all sets that contain it."""
     for p in rng.uniform(0, 0.2, (50, 4)):
         subsets = [list(s) for r in range(1, 5) for s in itertools.combinations(range(4), r)]
         bonferroni = {tuple(s): min(1.0, len(s) * p[s].min()) for s in subsets}
@@ -76,7 +75,7 @@ def test_holm_leaves_out_what_was_not_tested():
 
 
 def test_equal_differences_prove_nothing():
-    """Rounding makes a spread of 1e-17 of them, and a p-value of 1e-15."""
+    """Rounding gives them a spread of 1e-17 and a p-value of 1e-15."""
     baseline = np.array([0.1, 0.2, 0.3])
     assert np.std(baseline + 0.7 - baseline) > 0
     assert np.isnan(paired(baseline + 0.7, baseline).p)
@@ -87,7 +86,6 @@ def test_one_seed_says_nothing():
     one = np.array([0.5])
     for found in (paired(one, one + 1), unpaired(one, one + 1), unpaired(one, np.array([0.1, 0.2, 0.4]))):
         assert np.isnan([found.p, found.half_width, found.effect]).all()
-    assert np.isnan(summary(one).spread)
     assert np.isnan(summary(one).half_width)
 
 
@@ -102,13 +100,13 @@ def test_wilcoxon_and_what_it_can_reach(pairs):
 
 
 def claims(values, baseline):
-    """Whether each sweep claims any difference of its mechanisms from the baseline; arrays (sweeps, mechanisms, 5)."""
+    """Tells whether each sweep claims any difference from the baseline, for arrays (sweeps, mechanisms, 5)."""
     return np.any(holm(paired(values, np.broadcast_to(baseline, values.shape)).p) <= LEVEL, axis=-1)
 
 
 @pytest.mark.parametrize("kind", ["normal", "counts", "unpaired"])
 def test_sweeps_without_a_difference_claim_few(rng, kind):
-    """2,000 sweeps of 3 mechanisms and a baseline, 5 seeds: as many false claims as the level allows, and no more."""
+    """2,000 sweeps of 3 mechanisms and a baseline with 5 seeds make no more false claims than the level allows."""
     seeds = rng.normal(0, 1, (SWEEPS, 1, 5))  # a good seed is good for all
     if kind == "counts":  # correct answers of 360, as on the digits
         correct = rng.binomial(360, special.expit(3 + 0.3 * seeds), (SWEEPS, 4, 5)) / 360

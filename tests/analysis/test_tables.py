@@ -80,7 +80,7 @@ def test_whatever_a_cell_or_a_heading_holds_stays_in_its_place(cell, markdown, c
 
 
 def test_ranks_as_the_paper_prints_them():
-    """Hosseini Table 6, eight heads: test loss 2.89, 2.85, 2.85 and a fourth; equal ones share a rank."""
+    """Equal values share a rank, as the test losses of eight heads do in Hosseini's Table 6."""
     assert tables.ranks([2.89, 2.85, 2.85, 2.87], lower=True) == [4, 1, 1, 3]
     assert tables.ranks([34.64, math.nan, 35.03], lower=False) == [2, 0, 1]
 

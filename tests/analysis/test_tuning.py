@@ -24,7 +24,7 @@ TRIED = {
 
 @pytest.fixture
 def swept(tmp_path, write_run):
-    """Two mechanisms with a rate each, two seeds; a trial that has finished is no run of the sweep."""
+    """Makes a sweep of two mechanisms with a rate each and two seeds, and a finished trial, which is not its run."""
     folder = tmp_path / "runs"
     cells = {name: {"chosen": {TUNE["field"]: rate}, "tried": TRIED[name]} for name, rate in chosen().items()}
     for name, rate in chosen().items():

@@ -16,7 +16,7 @@ SPREAD = np.array([-0.001, 0.0005, 0.001, -0.0005, 0.0])  # over five seeds, of 
 
 
 def found(metric="accuracy", **cells):
-    """Runs with these values of their seeds, by setting."""
+    """Makes runs with these values for their seeds, by setting."""
     all_runs = [
         Run(Path(name, f"seed{seed}"), seed, {}, {"best": {"test": {metric: value}}}, [], 1)
         for name, values in cells.items()
@@ -26,7 +26,7 @@ def found(metric="accuracy", **cells):
 
 
 def judged(gain, claim="better", effect=0.0, metric="accuracy", margin=0.002):
-    """The verdict on one comparison whose difference is the gain with the spread of the seeds."""
+    """Judges a comparison whose differences are the gain plus the spread of the seeds."""
     results = found(metric, a=0.5 + gain + SPREAD, b=0.5 + 0 * SPREAD)
     declared = Declaration("?", metric, margin, [Comparison("a", ["a"], ["b"], claim, effect)])
     return verdicts.judge(results, declared)[0].words
@@ -70,7 +70,7 @@ def test_of_a_loss_the_lower_is_better():
 
 @pytest.mark.parametrize("claim", ["better", "equal"])
 def test_the_rules_are_those_of_intervals(claim):
-    """Beyond the margin by a 95 % interval; equal by one of 90 %, which is what two one-sided tests come to."""
+    """A claim beyond the margin needs a 95 % interval; equality a 90 % interval, as two one-sided tests do."""
     rng, seen = np.random.default_rng(0), set()
     for _ in range(60):
         values = rng.normal(rng.choice([0.0, 0.004, -0.004]), 0.002, 5)
@@ -91,7 +91,7 @@ def test_the_rules_are_those_of_intervals(claim):
     ("claim", "effect", "limit"), [("no worse", 0.0, -0.003), ("as much", 0.008, 0.005), ("as much", 0.004, 0.003)]
 )
 def test_a_claim_of_one_side_has_one_limit(claim, effect, limit):
-    """By the 95 % interval, whose other end says nothing; what is gained as much is gained beyond the margin."""
+    """Only one end of the 95 % interval counts; `as much` also needs a gain beyond the margin."""
     rng, seen = np.random.default_rng(0), set()
     for _ in range(60):
         values = rng.normal(limit + rng.choice([0.0, 0.004, -0.004]), 0.002, 5)
@@ -113,7 +113,7 @@ def test_a_claim_at_the_margin_holds_as_rarely_as_the_level_says():
 
 
 def test_a_family_is_corrected_together():
-    """One comparison of p near 0.03 is decided alone, and not beside another like it."""
+    """A comparison with a p near 0.03 is decided alone, but not beside a second one."""
     gain = 0.002 + stats.t.isf(0.015, 4) * stats.sem(SPREAD)
     assert judged(gain) == "holds"
     results = found(a=gain + SPREAD, b=0 * SPREAD)
@@ -122,7 +122,7 @@ def test_a_family_is_corrected_together():
 
 
 def test_a_main_effect_is_the_mean_over_blocks():
-    """Blocks that differ in opposite ways by seed leave a main effect without that noise."""
+    """Opposite noise in two blocks cancels in their main effect."""
     noise = 10 * SPREAD
     results = found(a4=0.51 + noise + SPREAD, b4=0.5 + 0 * noise, a8=0.51 - noise, b8=0.5 + 0 * noise)
     family = [Comparison("over heads", ["a4", "a8"], ["b4", "b8"], "better"), Comparison("at 4", ["a4"], ["b4"])]
@@ -143,7 +143,7 @@ def test_what_has_no_spread_is_not_tested(cells):
 
 @pytest.mark.parametrize(("pairs", "effect"), [(34, 0.5), (15, 0.8)])
 def test_the_smallest_effect_is_cohens(pairs, effect):
-    """Of paired differences, 34 find half a standard deviation and 15 find 0.8 in 80 % of cases, and fewer do not."""
+    """34 paired differences find half a standard deviation in 80 % of cases, and 15 find 0.8; fewer do not."""
     for count, enough in ((pairs, True), (pairs - 1, False)):
         values = np.linspace(-1, 1, count)
         assert (verdicts.detectable(values / values.std(ddof=1)) <= effect) == enough
@@ -168,7 +168,7 @@ def test_a_report_has_the_verdicts_of_what_was_declared(tmp_path, write_run):
 
 
 def test_to_be_ahead_at_every_evaluation_no_amount_is_claimed():
-    """Gains of 0.01, with a spread that leaves them undecided, are far from the amount that is claimed of the end."""
+    """Gains of 0.01 are undecided by their spread, although they are far from the amount claimed of the end."""
     curves = []
     for name, gains in (("a", (0.0, 0.01, 0.02)), ("b", (0.0, 0.0, 0.0))):
         for seed, gain in enumerate(gains):

@@ -21,7 +21,7 @@ SETTINGS = {"train.length": "1500 steps", "tuning.rates": [1e-3, 3e-3, 1e-2], "t
 
 
 def row(trial, spec, accuracies, size):
-    """A cell whose accuracies at sizes such as training has are 1."""
+    """Makes a cell whose accuracies at the sizes of training are 1."""
     return {
         "trial": trial,
         "spec": spec,

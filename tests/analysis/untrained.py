@@ -13,7 +13,7 @@ from train.run.checkpoints import Checkpoints
 
 
 def untrained(path: Path, **changes) -> None:
-    """Writes a run with its only checkpoint at step 0; fields such as `model__depth=2`, or `config`."""
+    """Writes a run whose only checkpoint is at step 0; fields are given as `model__depth=2`, or as `config`."""
     flags, overrides = parse(arguments(path, train__ema=0.0, **changes))
     config, plain = loading.resolve(flags.config, overrides)
     task = tasks.find(config.task)(config)

@@ -38,7 +38,7 @@ def test_configs_have_the_sizes_and_no_dropout(tiny):
 
 
 def of(part, name):
-    """The item whose name has a text."""
+    """Finds the item whose name contains a text."""
     return next(item for item in part.items(tiny=True) if name in item.name)
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from benchmarks.llama import __main__ as llama
+from benchmarks import llama
 from tests.benchmarks.conftest import AGAINST
 
 SMALL = [f"--config.model.{size}" for size in ("depth=1", "width=16", "heads=8", "mlp=24")]

@@ -17,11 +17,9 @@ class Planned:
     """A step of 40 GB of state and 10 GB of gradients over all chips, and 8 GB a chip of activations."""
 
     def __init__(self, config, devices):
-        self.chips = len(devices)
-        self.state, self.setup = (
-            SimpleNamespace(params="params"),
-            SimpleNamespace(about={"parameters": 10}, config=SimpleNamespace(data=SimpleNamespace(batch_size=16))),
-        )
+        self.chips, self.state = len(devices), SimpleNamespace(params="params")
+        data = SimpleNamespace(data=SimpleNamespace(batch_size=16))
+        self.setup = SimpleNamespace(about={"parameters": 10}, config=data)
 
     of = classmethod(lambda cls, config, devices: cls(config, devices))
 

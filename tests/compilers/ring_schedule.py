@@ -26,7 +26,7 @@ BYTES = {"bf16": 2, "f32": 4}
 
 
 def schedule(spec: str) -> str:
-    """The final schedule of causal attention in bfloat16 and of its gradients, on a torus of 4 x 4 chips of v5e."""
+    """Compiles causal attention and its gradients in bfloat16 for a torus of 4 x 4 chips of v5e."""
     chips = topology.devices("v5e:4x4")
     mesh = jax.make_mesh((4, 1, DEVICES, 1), AXES, axis_types=(AxisType.Auto,) * 4, devices=chips)
     place = lambda x, spec: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))  # noqa: E731
@@ -43,7 +43,7 @@ def schedule(spec: str) -> str:
 
 
 def of_pairs(text: str) -> bool:
-    """Whether a program multiplies matrices or has an array over queries and keys."""
+    """Tells whether a program multiplies matrices or has an array over queries and keys."""
     shapes = re.findall(r"\w+\[([\d,]+)\]", text)
     return " convolution(" in text or any(
         sum(int(size) >= TOKENS // DEVICES // 2 for size in shape.split(",")) >= 2 for shape in shapes
@@ -51,7 +51,7 @@ def of_pairs(text: str) -> bool:
 
 
 def sent(text: str) -> dict[str, tuple[float, float]]:
-    """Bytes a token and the part that travels during tiles, of both passes."""
+    """Counts bytes per token, and the part that travels during tiles, for both passes."""
     parts = re.split(r"\n(?=%|ENTRY)", text)
     tiles = {name[1] for part in parts if of_pairs(part) and (name := re.match(r"%([\w.\-]+)", part))}
     begun, busy, found = {}, 0, {"forward": [0, 0], "backward": [0, 0]}

@@ -55,7 +55,7 @@ print(len(re.findall(r"subtract\\((%?[\\w.]+), \\1\\)", text)), text.count("redu
 
 
 def test_xla_keeps_all_three_parts_of_float32(run_python, monkeypatch):
-    """It leaves out a conversion to bfloat16 and back, which would make the second part zero."""
+    """If XLA left out a conversion to bfloat16 and back, the second part would be zero."""
     for name, value in HERE.items():
         monkeypatch.setenv(name, value)
     assert run_python("-c", PARTS).stdout.split() == ["0", "3"]

@@ -15,20 +15,20 @@ SENTENCE = "a good film that I liked and would see again, though its end was a l
 
 
 def texts(folder: str) -> None:
-    """Plain text, a document a line, in three splits, each longer than a context of 1,024 tokens."""
+    """Writes plain text, a document per line, in three splits that are longer than a context of 1,024 tokens."""
     for split, lines in (("train", 1500), ("validation", 300), ("test", 300)):
         _write(Path(folder) / f"{split}.txt", "\n".join(_sentence(n) for n in range(lines)))
 
 
 def reviews(folder: str) -> None:
-    """Texts of two classes, in tables of two splits."""
+    """Writes texts of two classes, in tables of two splits."""
     for split in ("train", "test"):
         rows = (f'"{_sentence(n)}",{n % 2}' for n in range(60))
         _write(Path(folder) / f"{split}.csv", "\n".join(["review,label", *rows]))
 
 
 def photos(folder: str) -> None:
-    """Pictures of several sizes in three folders, those of a class in shades of one colour."""
+    """Writes pictures of several sizes in a folder for each of three classes, which differ in colour."""
     noise = np.random.default_rng(0)
     for number, label in enumerate(("cats", "dogs", "eels")):
         for index in range(20):
@@ -40,25 +40,25 @@ def photos(folder: str) -> None:
 
 
 def digits(file: str) -> None:
-    """An image of the test captions."""
+    """Writes an image of the test captions."""
     Image.fromarray(caption_digits.captioned("test")[0][0, ..., 0]).save(file)
 
 
 def captioned(table: str) -> None:
-    """Pictures of one colour each, and a table of their paths and captions."""
+    """Writes pictures of one colour each, and a table of their paths and captions."""
     for number in range(80):
         Image.new("RGB", (24, 16), (3 * number, 0, 0)).save(f"{number}.png")
     _write(Path(table), "\n".join(["path,caption", *(f"{n}.png,a red of {n % 7}" for n in range(80))]))
 
 
 def trained(workdir: str, config: str, changes: Mapping[str, str]) -> None:
-    """A run of two steps that another page says how to train."""
+    """Trains a run of two steps, as another page describes."""
     code, printed = program("train.main", changed([f"--config={config}", f"--workdir={workdir}"], SHORT | changes))
     assert code == 0, printed
 
 
 def looked_at() -> None:
-    """The small runs that are looked at."""
+    """Trains the small runs that a page looks at."""
     tiny = {"model.depth": "1", "model.width": "16", "model.mlp": "16"}
     trained("runs/gpt", "configs/gpt_pydoc.py", tiny | {"data.context": "64"})
     trained("runs/gpt-delta", "configs/gpt_pydoc.py:delta", tiny | {"data.context": "64"})
@@ -66,13 +66,13 @@ def looked_at() -> None:
 
 
 def seeds() -> None:
-    """More runs like `runs/super-0`."""
+    """Copies `runs/super-0` to more runs."""
     for name in ("super-1", "dot_product-0", "a", "b"):
         copytree("runs/super-0", f"runs/{name}")
 
 
 def compared() -> None:
-    """A folder of runs with two mechanisms, and the files of the project that pictures are drawn of."""
+    """Makes a folder of runs with two mechanisms, and copies the project's files from which pictures are drawn."""
     copytree("runs/super-0", "runs/digits/super-0")
     copytree("runs/super-0", "runs/digits/dot_product-0")
     config = Path("runs/digits/dot_product-0/config.json")
@@ -82,7 +82,7 @@ def compared() -> None:
 
 
 def lines(file: str, *sentences: str) -> None:
-    """A sentence a line."""
+    """Writes a sentence per line."""
     _write(Path(file), "\n".join(sentences))
 
 

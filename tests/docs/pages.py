@@ -33,12 +33,12 @@ MARK = re.compile(r"^ *<!-- (?!figures|end)([a-z -]+)(, all of this page)?(?:: (
 
 
 class PageError(Exception):
-    """A page that breaks the rules above, or says what cannot be done."""
+    """Raised for a page that breaks the rules above, or asks for what cannot be done."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """How far a block is run, and with which leaves of the config."""
+    """How far a block is run, and with which fields of the config."""
 
     kind: str = "run"
     changes: dict[str, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Block:
-    """What stands in a page to be typed, and what is done before it."""
+    """A block of a page to be typed, and what is done before it."""
 
     line: int
     language: str
@@ -57,13 +57,13 @@ class Block:
 
     @property
     def commands(self) -> list[list[str]]:
-        """The words of all lines, continued ones put together."""
+        """The words of all lines, with continued lines joined."""
         lines = joined(self.text).splitlines() if self.language != "python" else []
         return [words for line in lines if (words := shlex.split(line, comments=True))]
 
     @property
     def programs(self) -> Iterator[tuple[str, list[str]]]:
-        """The modules behind `python -m` with their arguments, those in quotes too; a variable counts as a 1."""
+        """The modules after `python -m` with their arguments, also within quotes; variables count as 1."""
         for line in re.findall(r"python3? -m ([^\n]+)", joined(self.text) if self.language != "python" else ""):
             whole = re.sub(r"\$\w+", "1", line if line.count("'") % 2 == 0 else line.rpartition("'")[0])
             module, *arguments = takewhile(lambda word: word not in ENDS, shlex.split(whole, comments=True))
@@ -71,12 +71,12 @@ class Block:
 
 
 def joined(text: str) -> str:
-    """A shell's text, with continued lines put together."""
+    """Joins the continued lines of a shell's text."""
     return re.sub(r"\\\n\s*", " ", text)
 
 
 def blocks(text: str, name: str = "page.md") -> list[Block]:
-    """All that a page has to be typed, in order; the Python of one page shares its names."""
+    """Lists the blocks of a page in order; the Python of a page shares its names."""
     document, made, invisible = Document(text, name), [], []
     for region in (region for lexer in LEXERS for region in lexer(document)):
         region.parsed, region.evaluator = region.lexemes["source"], PythonEvaluator()
@@ -100,7 +100,7 @@ def blocks(text: str, name: str = "page.md") -> list[Block]:
 
 
 def read_mark(match: re.Match[str]) -> Mark:
-    """The mark that a comment holds."""
+    """Reads the mark in a comment."""
     kind, _, text = match.groups(default="")
     if kind == "needs":
         return Mark(kind, package=text)

@@ -70,14 +70,14 @@ def command(words: Sequence[str], block: Block) -> None:
 
 
 def changed(arguments: Sequence[str], changes: Mapping[str, str]) -> list[str]:
-    """Flags with such fields of the config in place of theirs, and two seeds."""
+    """Changes fields of the config in flags, and takes two seeds."""
     flags = {f"--config.{field}": text for field, text in changes.items()}
     kept = [re.sub(r"^--seeds=\d+", "--seeds=2", word) for word in arguments if word.partition("=")[0] not in flags]
     return kept + [f"{flag}={text}" for flag, text in flags.items()]
 
 
 def program(module: str, arguments: Sequence[str]) -> tuple[int, str]:
-    """Exit code and output of `python -m module`: in this process, but for a dry run, which needs other devices."""
+    """Runs `python -m module`, in this process unless it is a dry run, which needs other devices."""
     if "--dry-run" in arguments:
         line = [sys.executable, "-m", module, *arguments]
         done = subprocess.run(line, capture_output=True, text=True)
@@ -95,7 +95,7 @@ def program(module: str, arguments: Sequence[str]) -> tuple[int, str]:
 
 
 def runs_in_turn(todo: Mapping[Path, Sequence[str]], jobs: int, ended: pool.Ended) -> dict[Path, str]:
-    """In place of `pool.run_all`: no processes, whose starts take most of the time of so short runs."""
+    """Replaces `pool.run_all` without processes, whose starts take most of the time of such short runs."""
     outcomes = {}
     for path, words in todo.items():
         module = words.index("-m") + 1
@@ -107,12 +107,12 @@ def runs_in_turn(todo: Mapping[Path, Sequence[str]], jobs: int, ended: pool.Ende
 
 
 def trains(block: Block) -> bool:
-    """Whether something is to be trained."""
+    """Tells whether a block trains something."""
     return any(module in TRAINING for module, _ in block.programs)
 
 
 def dry_run(block: Block) -> None:
-    """Builds as shapes what training commands train, of a sweep the first setting, on a mesh of one device."""
+    """Builds the shapes of what commands train, or of the first setting of a sweep, on a mesh of one device."""
     if not trains(block):
         raise PageError(f"line {block.line}: nothing is trained, so there is no dry run; say 'not run'")
     for module, arguments in block.programs:

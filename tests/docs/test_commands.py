@@ -25,7 +25,7 @@ SHORT_KINDS = ("run", "fails", "dry-run", "not run", "needs")
 
 @pytest.fixture
 def desk(monkeypatch, tmp_path):
-    """An empty folder, where sweeps train in this process and rows of the mechanisms' table are on loan."""
+    """Provides an empty folder, trains sweeps in this process, and restores the table of mechanisms."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # of what is run in processes of its own
     monkeypatch.setattr(pool, "run_all", reader.runs_in_turn)

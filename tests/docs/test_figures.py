@@ -28,7 +28,7 @@ def test_the_picture_of_the_digits_has_every_setting_of_their_file():
 
 @pytest.mark.parametrize("picture", ["recall", "trials"])
 def test_the_pictures_of_trials_have_every_mechanism_of_the_kept_table(picture):
-    """Those that the picture names; the command is in the docstring of analysis/pictures/__main__.py."""
+    """The docstring of analysis/pictures/__main__.py has the command that draws them."""
     table = TrialTable.read(ROOT / "configs/trials.json")
     drawn = {"recall": drawn_trials.frontier, "trials": drawn_trials.heat}[picture](table)
     shown = re.findall("<!-- (.+) -->", (ROOT / f"docs/images/{picture}.svg").read_text(encoding="utf-8"))
@@ -58,14 +58,14 @@ def test_no_line_begins_with_the_mark_of_a_number():
 
 
 def test_a_changed_figure_is_written_again_and_an_unknown_one_refused():
-    page = "takes <!-- figures: neural memory -->9.999<!-- end --> times"
+    page = "takes <!-- figures: longest neural MB -->9.999<!-- end --> MB"
     assert "9.999" not in figures.written(page)
-    with pytest.raises(UsageError, match="Did you mean 'neural memory'"):
-        figures.written(page.replace("memory", "memry"))
+    with pytest.raises(UsageError, match="Did you mean 'longest neural MB'"):
+        figures.written(page.replace("neural", "neurl"))
 
 
 def test_the_control_of_surgery_is_compared_without_the_seed_of_pretraining():
-    """Seed 0 of the control has the values with which pretraining began; the others' differences, by hand."""
+    """Seed 0 of the control has the values with which pretraining began; the other seeds are compared by hand."""
     figure = lambda name: figures.figures()[f"surgery_wikitext2 {name}"]()  # noqa: E731
     assert figure("control, seed 0") == "+0.0188"
     others = [float(text) for text in re.findall(r"[+-][\d.]+", figure("control, other seeds"))]

@@ -14,7 +14,7 @@ REFERENCE = re.compile(r"`(?:(?P<file>tests/[\w/]+\.py)(?:::)?)?(?P<dots>\.\.\.)
 
 
 def references(text):
-    """Names of modules with those of their tests."""
+    """Yields the names in modules, with those of their tests."""
     module = None
     for match in filter(lambda match: len(match[0]) > 2, REFERENCE.finditer(text)):
         if match["file"]:
@@ -26,7 +26,7 @@ def references(text):
 
 
 def promises(doc):
-    """The rows of a document's tables whose last column names tests, as lists of their cells."""
+    """Lists the rows of a document's tables whose last column names tests, as lists of cells."""
     text = (ROOT / "docs" / doc).read_text() + "\n"
     tables = re.findall(r"\|(?: [^|\n]+ \|)+ test[^|\n]*\|\n(?:\| --- )+\|\n((?:\|.*\n)+)", text)
     return [row.strip("| ").split(" | ") for row in "".join(tables).splitlines()]

@@ -42,7 +42,7 @@ OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mu
 
 
 def wrong_sums(text):
-    """Sums that do not come to what stands behind them, to its last digit."""
+    """Yields the sums that differ from their printed value in its last digit."""
     for expression, printed, percent in SUM.findall(text):
         digits = len(printed.partition(".")[2])
         tree = ast.parse(expression.replace("−", "-").replace("·", "*").strip(), mode="eval").body
@@ -95,7 +95,7 @@ def test_a_reader_of_verdicts_is_told_what_an_interval_leaves_out_and_what_was_c
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_short(name):
-    """Counted is what is written by hand."""
+    """Only words written by hand count."""
     by_hand = re.sub(r"<!-- figures: .+? -->.*?<!-- end -->|```.*?```", "", PAGES[name], flags=re.DOTALL)
     assert len(by_hand.split()) <= WORDS.get(name, 500)
 

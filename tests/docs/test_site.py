@@ -185,7 +185,7 @@ def test_links_lead_where_they_lead_on_a_forge_and_never_to_nothing():
         assert hooks.relinked(link, "README.md", "index.md", "https://forge/one") == made
     below = "[a](../../README.md) [b](../../train/main.py) [c](../data.md)"
     assert hooks.relinked(below, "docs/api/train.md", "api/train.md", "") == "[a](../index.md) b [c](../data.md)"
-    with pytest.raises(PluginError, match=r"docs/data.md: the link to nothing.md leads to nothing"):
+    with pytest.raises(PluginError, match=r"docs/data.md: the link to nothing.md leads nowhere"):
         hooks.relinked("[a](nothing.md)", "docs/data.md", "data.md", "")
 
 

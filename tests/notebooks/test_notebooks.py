@@ -81,7 +81,7 @@ def script(name):
 
 
 def cells_of_script(name):
-    """Kind and source of each cell of a percent script."""
+    """Yields the kind and source of each cell of a percent script."""
     kinds_and_texts = re.split(r"^# %%(.*)\n", script(name), flags=re.MULTILINE)[1:]
     for kind, text in zip(kinds_and_texts[::2], kinds_and_texts[1::2], strict=True):
         if kind.strip() == "[markdown]":
@@ -98,7 +98,7 @@ def notebook(name):
 
 
 def run(name, folder, replacements, flags):
-    """Runs a script in a folder of its own, with some of its text replaced."""
+    """Runs a script in a separate folder, with some of its text replaced."""
     text = script(name)
     for old, new in replacements.items():
         assert text.count(old) == 1, old
@@ -144,7 +144,7 @@ def test_an_address_is_cloned_and_one_on_github_has_a_badge():
 
 @pytest.fixture
 def install(monkeypatch, tmp_path):
-    """Runs the install cell of a notebook of an address in an empty folder; returns the commands so far."""
+    """Runs the install cell for an address in an empty folder, and returns the commands so far."""
     commands, found = [], sys.path
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(found))

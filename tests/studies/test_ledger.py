@@ -29,7 +29,7 @@ UNITS = {"accuracy": (100, " points", 2), "bleu": BLEU, "bleu_to_48": BLEU, "los
 
 
 def values(study, number):
-    """Numbers of a study's runs by the folder of their setting and by seed, from its JSON alone."""
+    """Reads numbers of a study's runs, by setting and seed, from its JSON alone."""
     cells = {}
     for run in json.loads((ROOT / f"docs/replication/{study}.json").read_text())["runs"]:
         *_, cell, seed = run["path"].split("/")
@@ -38,7 +38,7 @@ def values(study, number):
 
 
 def gain(row, cells, metric):
-    """How much better the settings are than their baselines, by seed and averaged over blocks."""
+    """Computes how much better settings are than their baselines, by seed and averaged over blocks."""
     pairs = [(cells[a], cells[b]) for a, b in zip(row["settings"], row["baselines"], strict=True)]
     seeds = sorted(set.intersection(*(set(a) & set(b) for a, b in pairs)))
     sign = (-1 if metric in LOWER else 1) * (-1 if row.get("claim") == "worse" else 1)
@@ -46,13 +46,13 @@ def gain(row, cells, metric):
 
 
 def tails(gain, value):
-    """The p-values of a mean above and below a value, of Student's t."""
+    """Computes the p-values of a mean above and below a value, by Student's t."""
     t = (gain.mean() - value) / (gain.std(ddof=1) / np.sqrt(len(gain)))
     return stats.t.sf(t, len(gain) - 1), stats.t.cdf(t, len(gain) - 1)
 
 
 def sayings(row, gain, margin, metric):
-    """What may be said of one comparison with its p-value, in order."""
+    """Lists the possible verdicts on a comparison with their p-values, in order."""
     claim, effect = row.get("claim", ""), row.get("effect", 0)
     (above, _), (_, below) = tails(gain, margin), tails(gain, -margin)
     scale, unit, digits = UNITS[metric]
@@ -68,7 +68,7 @@ def sayings(row, gain, margin, metric):
 
 
 def step_down(said):
-    """What is said of each of a family, with Holm's method step by step."""
+    """Chooses the verdicts of a family, with Holm's method step by step."""
     words, left, open_ = dict.fromkeys(said, "undecided"), len(said), True
     for name in sorted(said, key=lambda name: min(p for _, p in said[name])):
         allowed = [word for word, p in said[name] if p * left <= 0.05] if open_ else []
@@ -78,26 +78,26 @@ def step_down(said):
 
 
 def families(study):
-    """What a study declared, and what was chosen afterwards, as their files have it."""
+    """Reads what a study declared, and what was chosen afterwards, from their files."""
     files = [DECLARATIONS / f"{study}.json", DECLARATIONS / "afterwards" / f"{study}.json"]
     return [json.loads(file.read_text()) for file in files if file.is_file()]
 
 
 def asked(study, metric, split, amounts):
-    """What the ledger claims of a study's comparisons, by name."""
+    """Finds the ledger's claims about a study's comparisons, by name."""
     rows = [claim for claim in ledger.claims() if (claim.study, claim.metric, claim.split) == (study, metric, split)]
     return {claim.comparison: claim for claim in rows if bool(claim.amount) == amounts}
 
 
 def put(row, claim):
-    """A comparison with what the ledger claims of it, in place of what was declared."""
+    """Replaces a comparison's declared claim by the ledger's."""
     if claim is not None and claim.amount:
         return {**row, "claim": "as much", "effect": claim.amount}
     return {**row, "claim": claim.claimed or row.get("claim", "") if claim else row.get("claim", ""), "effect": 0}
 
 
 def measured(run, metric, split):
-    """A metric of test data at the best step of a run, or of the last whole epoch of training up to it."""
+    """Reads a metric of test data at the best step of a run, or of the last whole epoch of training up to it."""
     result = run["results"][0]
     if split == "test":
         return result["best"]["test"][metric]
@@ -106,7 +106,7 @@ def measured(run, metric, split):
 
 
 def of_family(study, rows, declared, metric, split):
-    """The verdicts of one family."""
+    """Derives the verdicts of a family."""
     cells = values(study, lambda run: measured(run, metric, split))
     gains = {row["name"]: gain(row, cells, metric) for row in rows}
     return step_down({row["name"]: sayings(row, gains[row["name"]], declared["margin"], metric) for row in rows})
@@ -114,7 +114,7 @@ def of_family(study, rows, declared, metric, split):
 
 @functools.cache
 def derived(study, metric="", split="test", amounts=False):
-    """The verdicts on what the ledger claims of a study, each family by itself."""
+    """Derives the verdicts on the ledger's claims about a study, each family by itself."""
     claimed, words = asked(study, metric, split, amounts), {}
     for declared in families(study):
         compared = [put(row, claimed.get(row["name"])) for row in declared["family"]]
@@ -124,7 +124,7 @@ def derived(study, metric="", split="test", amounts=False):
 
 @functools.cache
 def derived_as_declared(study, metric="", split="test"):
-    """The verdicts on what a study declared; effects are of the declared metric, on test data."""
+    """Derives the verdicts on what a study declared; effects count only for the declared metric of test data."""
     declared = families(study)[0]
     there = (metric or declared["metric"], split) == (declared["metric"], "test")
     compared = [row if there else {**row, "effect": 0} for row in declared["family"]]
@@ -132,7 +132,7 @@ def derived_as_declared(study, metric="", split="test"):
 
 
 def derived_along(study, comparison, metric=""):
-    """The verdict on being ahead at every evaluation, whatever is claimed of the end."""
+    """Derives the verdict on being ahead at every evaluation, whatever is claimed of the end."""
     declared = families(study)[0]
     metric = metric or declared["metric"]
     (row,) = [{**row, "effect": 0} for row in declared["family"] if row["name"] == comparison]
@@ -147,12 +147,12 @@ def derived_along(study, comparison, metric=""):
 
 
 def ruled(words):
-    """The same of a claim: where nothing was claimed, some difference was."""
+    """Turns a verdict into that on a claim: if nothing was claimed, some difference was."""
     return "holds" if words in ("better", "worse") else words
 
 
 def worded(words, kind):
-    """A verdict in the words of a class."""
+    """Words a verdict as its class allows."""
     here = {"other data": "on these data", "reduced": "at this size", "reduced, other data": "at this size"}
     said = {"holds": "seen", "does not hold": "not seen"}
     if kind == "another question":
@@ -161,7 +161,7 @@ def worded(words, kind):
 
 
 def rows():
-    """The cells of the ledger's rows on the page."""
+    """Reads the cells of the ledger's rows on the page."""
     lines = PAGE[: PAGE.index("## Evidence")].splitlines()
     split = [re.split(r"(?<!\\)\|", line.strip("| ")) for line in lines if line.startswith("| ")]
     return [[cell.strip() for cell in cells] for cells in split if cells[0].strip() not in ("where", "---")]
@@ -188,7 +188,7 @@ def test_verdicts_on_trained_models_follow_from_their_json(claim):
 
 
 def test_verdicts_that_turned_are_listed_with_what_the_declared_rules_say():
-    """Before: the comparison that judged a claim then, by the rule that the study declared."""
+    """The earlier verdict is on the comparison that judged the claim then, by the declared rule."""
     turned = []
     for claim in (claim for claim in ledger.claims() if claim.study and ALL[claim.study].kind != "another question"):
         study, comparison = claim.was or (claim.study, claim.comparison)
@@ -205,7 +205,7 @@ def test_verdicts_that_turned_are_listed_with_what_the_declared_rules_say():
 
 
 def accuracies(table, trial, spec, like):
-    """The accuracies of a mechanism, or chance, at the trial's greatest size."""
+    """Reads the accuracies of a mechanism, or chance, at the trial's greatest size."""
     if spec == "chance" and len(like):
         return np.full(len(like), table["trials"][trial]["chance"])
     found = [row for row in table["rows"] if (row["trial"], row["spec"]) == (trial, spec) and "accuracy" in row]
@@ -215,7 +215,7 @@ def accuracies(table, trial, spec, like):
 
 
 def test_verdicts_on_trials_follow_from_the_kept_table():
-    """All claims on trials are one family, in which those count that were tried."""
+    """All claims on trials that were run are one family."""
     table, said = json.loads((ROOT / "configs/trials.json").read_text()), {}
     of_trials = [claim for claim in ledger.claims() if claim.trial]
     for claim in of_trials:
@@ -295,7 +295,7 @@ def test_a_study_has_a_known_class_and_other_data_are_said_to_be():
 
 
 def test_every_result_that_has_an_amount_has_a_direction_and_an_amount():
-    """Of studies, and of what they declared: a comparison with an effect is judged twice, with that effect."""
+    """A declared comparison with an effect is judged twice, with that effect."""
     sides = {}
     for claim in (claim for claim in ledger.claims() if claim.study and not claim.curve):
         sides.setdefault((claim.study, claim.comparison, claim.metric, claim.split), set()).add(claim.amount)

@@ -50,7 +50,7 @@ def test_projected_dot_products_let_all_pairs_of_elements_meet():
 
 
 def test_outputs_lie_in_the_convex_hull_of_the_values():
-    """Wikipedia: in no direction does an output reach further than the values do."""
+    """Wikipedia: an output reaches no further in any direction than the values do."""
     query, key, value = normal(0, 1, 5, 1, 3), normal(1, 1, 7, 1, 3), normal(2, 1, 7, 1, 3)
     out = dot_product_attention(query, key, value)[0, :, 0]
     directions = normal(3, 3, 200)
@@ -58,7 +58,7 @@ def test_outputs_lie_in_the_convex_hull_of_the_values():
 
 
 def test_queries_and_keys_play_different_parts():
-    """Wikipedia calls their roles symmetric; scores are, where both have the same matrix."""
+    """Wikipedia calls their roles symmetric; scores are symmetric only if both have the same matrix."""
     x, query, key = normal(0, 5, 8), normal(1, 8, 4), normal(2, 8, 4)
     scores = (x @ query) @ (x @ key).T
     assert np.abs(scores - scores.T).max() > 1
@@ -67,7 +67,7 @@ def test_queries_and_keys_play_different_parts():
 
 
 def test_soft_weights_change_with_the_input_and_learned_ones_stay():
-    """Wikipedia: soft weights exist in the forward pass alone; with the same projections, two inputs have their own."""
+    """Wikipedia: soft weights exist only in the forward pass; with the same projections, they depend on the input."""
     kernels = [normal(seed, 8, 8) for seed in (0, 1)]
 
     def weights(seed):
@@ -91,14 +91,14 @@ def test_unscaled_scores_of_a_hundred_numbers_choose_one_key():
 
 
 def test_layer_norm_does_not_give_the_norm_1():
-    """Sanger takes ‖q‖ = ‖k‖ = 1 from it: it gives √D, and before the projections, which change it again."""
+    """Sanger derives ‖q‖ = ‖k‖ = 1 from it, but it gives √D, before projections that change the norm again."""
     normalised = nn.LayerNorm(use_bias=False, use_scale=False).apply({}, normal(0, 50, 64))
     np.testing.assert_allclose(np.linalg.norm(normalised, axis=-1), 8.0, rtol=1e-3)
     assert np.std(np.linalg.norm(normalised @ normal(1, 64, 64), axis=-1)) > 1
 
 
 def test_values_of_a_narrow_head_cannot_be_had_from_its_keys():
-    """Sanger: any W_v is made up for after the layer, if W_k has an inverse; a head's W_k has none."""
+    """Sanger: if W_k has an inverse, a later layer can make up for any W_v; a head's W_k has no inverse."""
     wide, values = normal(0, 8, 8), normal(1, 8, 8)
     x = normal(2, 5, 8)
     np.testing.assert_allclose(x @ wide @ np.linalg.inv(wide) @ values, x @ values, rtol=1e-2, atol=1e-3)
@@ -118,7 +118,7 @@ def test_projection_attention_is_not_cubic():
 
 @pytest.mark.more
 def test_repeated_projection_collapses_to_a_point():
-    """Sanger §4: what the residual keeps from happening."""
+    """Sanger §4: the residual prevents this."""
     points = noisy_circle(24)
     spread = [float(np.ptp(step, axis=0).max()) for step in project(points, sigma=0.7, steps=40)]
     assert spread[0] > 2
@@ -127,7 +127,7 @@ def test_repeated_projection_collapses_to_a_point():
 
 
 def test_two_linear_layers_around_a_layer_norm_are_not_linear():
-    """Zhang §4.4 calls them so."""
+    """Zhang §4.4 calls them linear."""
     projection = MlpProjection((4,), relu=False)
     x = normal(0, 3, 4)
     params = projection.init(jax.random.key(1), x)
@@ -137,7 +137,7 @@ def test_two_linear_layers_around_a_layer_norm_are_not_linear():
 
 @pytest.mark.parametrize("width", [32, *map(more, (64, 128, 256))])
 def test_super_saves_a_projection_as_long_as_the_text_is_no_longer_than_the_width(width):
-    """Hosseini's Remark 3, which counts no biases, holds with them, and no further."""
+    """Hosseini's Remark 3, which counts no biases, also holds with biases, but not for longer texts."""
     saved = lambda length: layer("dot_product", width, length) - layer("super", width, length)  # noqa: E731
     assert all(saved(length) >= width**2 for length in (1, width // 2, width))
     assert saved(width + 1) < width**2
@@ -151,7 +151,7 @@ def test_super_takes_more_operations_than_optimised_on_long_texts(width):
 
 
 def test_what_one_layer_costs_more_fades_with_depth():
-    """DiGiugno §4.3, of the operations of all layers' attention."""
+    """DiGiugno §4.3 is about the operations of all layers' attention."""
     neural, dot = (analytic(spec, 1024, 512, 8) for spec in ("neural(dim=None)", "dot_product"))
     shares = [(neural + (depth - 1) * dot) / (depth * dot) for depth in (2, 8, 32)]
     assert shares[0] > shares[1] > shares[2] > 1
@@ -174,7 +174,7 @@ def classifier(config, words, classes, length):
 
 @pytest.mark.more
 def test_sizes_of_hosseinis_models():
-    """It prints 300K, 650K, 2.6M, 60M; its Table 7's last two differ by nine alignments whatever else is in them."""
+    """Hosseini prints 300K, 650K, 2.6M and 60M; the last two rows of Table 7 differ by nine alignments."""
     assert vit("vit_mnist", 10, 32, 1, 64) == 276_874
     assert vit("vit_imagenet", 1000, 112, 3, 196) == 57_772_264
     assert classifier("classify_imdb", 20_000, 2, 32) == 648_190

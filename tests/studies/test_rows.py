@@ -25,7 +25,7 @@ def result(accuracy, git, versions=VERSIONS):
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
-    """The digits' table, with two runs kept, in a folder of its own."""
+    """Makes the digits' table in a separate folder, with two kept runs."""
     (tmp_path / "benchmarks/results").mkdir(parents=True)
     monkeypatch.setattr(runs, "ROOT", tmp_path)
     page = tmp_path / "page.md"

@@ -130,7 +130,7 @@ def test_the_report_of_a_sweep(swept, tmp_path):
     workdir, _ = swept
     assert report.main([str(workdir), f"--out={tmp_path}", "--metric=loss"]) == 0
     page, found = (tmp_path / "report.md").read_text(), results(workdir)
-    assert "2 settings, 4 runs; seeds a setting: 2. The baseline is `dot_product`." in page
+    assert "2 settings, 4 runs; seeds per setting: 2. The baseline is `dot_product`." in page
     assert "Compared at equal training examples" in page  # and by chance of equal seconds
     losses = {name: [found[name, seed]["best"]["test"]["loss"] for seed in (0, 1)] for name in MECHANISMS}
     for name, values in losses.items():

@@ -12,7 +12,7 @@ WORDS = ["<script>", "</script>", "the", "␣", "\n", "the"]
 
 
 def looks(name="one", *, signed=False, seed=0):
-    """A run of 2 layers of 3 heads that reads a text, a pair and an image; no real run has all three."""
+    """Makes a run of 2 layers with 3 heads that reads a text, a pair and an image, as no real run does."""
     config = loading.validate(loading.load("configs/gpt_pydoc.py:delta").to_dict())
     rng = np.random.default_rng(seed)
 

@@ -40,7 +40,7 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The folder of a run, which is made when it is first asked for."""
+    """Finds the folder of a run, which is made at first use."""
     folder = tmp_path_factory.mktemp("runs")
 
     def made(name):
@@ -58,7 +58,7 @@ def looked(run):
 
 
 def opened(text):
-    """What the page knows, and its bytes."""
+    """Reads the data and the bytes of a page."""
     data = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
     packed = re.search(r'id="weights">(.*?)</script>', text)[1]
     return data, gzip.decompress(base64.b64decode(packed))
@@ -90,7 +90,7 @@ def test_no_token_ends_the_script():
 
 
 def test_a_page_of_a_text_has_the_weights_of_the_model(run, looked):
-    """Effective weights of delta, and of Super Attention the softmax and once more times W^A."""
+    """It shows the effective weights of delta, and those of Super Attention before and after W^A."""
     data, store = opened(page.of([looked]))
     assert [look["title"] for look in data["examples"]] == ["return it", "random tokens, twice (shows induction)"]
     assert looked.examples[-1].read[:8] == looked.examples[-1].read[8:]
@@ -175,7 +175,10 @@ def test_a_gallery_has_the_examples_of_all_tasks_through_each_mechanism(run, tmp
 
 
 MISTAKES = [
-    ("--workdir={gpt} {vit} --gallery --step=last", "No run of language_modelling is with neural|linear, which others"),
+    (
+        "--workdir={gpt} {vit} --gallery --step=last",
+        "No run of language_modelling has neural|linear, unlike another task",
+    ),
     ("--workdir={gpt} {gpt}/../gpt --gallery --step=last", "are both runs of language_modelling with delta|super"),
     ("--workdir=nothing", "it has no config.json"),
     ("--workdir={gpt} --step=last --text=aaaaaaaaaaaaaaaaa", "has 17 tokens, but it must have 1 to 16"),
@@ -183,7 +186,7 @@ MISTAKES = [
     ("--workdir={gpt} {gpt}", "is given twice"),
     ("--workdir={gpt} --step=last --examples 99999", "There is no example 99999 of test"),
     ("--workdir={vit} --text=a", "give --examples in place of --text"),
-    ("--workdir={gpt} {dates} --step=last --text=a", "runs beside each other need one task"),
+    ("--workdir={gpt} {dates} --step=last --text=a", "runs shown side by side need the same task"),
     ("--workdir={gpt} {words} --step=last --text=an", "do not read 'an' as the same tokens"),
     ("--workdir={gpt} --out=no/such/folder.html", "must be a file in a folder that can be written"),
     ("--workdir={gpt} --tokens=0", "must be a whole number from 1 on"),

@@ -19,9 +19,9 @@ def file(tmp_path_factory):
 def seen(page, file):
     """Opens the page at an address within it."""
 
-    def open_at(words="", width=1300, dark=False):
+    def open_at(words="", width=1300):
         page.set_viewport_size({"width": width, "height": 900})
-        page.emulate_media(color_scheme="dark" if dark else "light")
+        page.emulate_media(color_scheme="light")
         page.goto("about:blank")
         page.goto(f"{file.as_uri()}#{words}")
         page.wait_for_selector(".run")
@@ -85,6 +85,8 @@ def test_a_gallery_shows_every_mechanism_and_they_share_the_token(page, tmp_path
     for example in range(3):
         page.select_option("#choose-example", str(example))
         assert page.evaluate("document.documentElement.scrollWidth") == 420
+    bright = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(246, 245, 242)"
+    assert bright != dark
 
 
 def test_the_overlay_of_an_image_has_the_colours_of_the_bar(seen):
@@ -175,16 +177,6 @@ def test_a_pair_shows_target_against_source(seen):
     assert page.locator(".token.now").inner_text() == "y"
     assert "looked at most by" in page.locator("caption").inner_text()
     assert "The model writes: ab" in page.locator(".detail").inner_text()
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("example", [0, 1, 2])
-def test_a_phone_needs_no_scrolling_sideways(seen, example, dark):
-    page = seen(f"example={example}", width=420, dark=dark)
-    assert page.evaluate("document.documentElement.scrollWidth") == 420
-    bright = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(246, 245, 242)"
-    assert bright != dark
 
 
 def test_an_address_that_makes_no_sense_shows_the_beginning(seen):

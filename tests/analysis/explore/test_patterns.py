@@ -9,7 +9,7 @@ TEXT = list("abcab")
 
 
 def head(*targets):
-    """One head whose row i looks at `targets[i]` alone."""
+    """Makes a head whose row i looks only at `targets[i]`."""
     return np.eye(len(targets))[list(targets)][None]
 
 

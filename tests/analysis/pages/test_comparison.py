@@ -42,7 +42,7 @@ def column(page, number):
 
 
 def lit(page):
-    """The settings that are highlighted, in the table and among the curves."""
+    """Lists the highlighted settings, in the table and among the curves."""
     rows = page.locator("#results tr.lit td:first-child").all_inner_texts()
     return rows, page.locator("#chart .group.lit").evaluate_all("all => all.map((one) => +one.dataset.group)")
 

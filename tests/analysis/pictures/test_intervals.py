@@ -17,7 +17,7 @@ T_OF_TWO = 4.302652729911275  # Student's t, two degrees of freedom, 97.5 %
 
 
 def lines(axes, place):
-    """Marker and x of all that is drawn in a row."""
+    """Lists the markers and x of all lines in a row."""
     drawn = [line for line in axes.lines if len(set(line.get_ydata())) == 1 and line.get_ydata()[0] == place]
     return [(line.get_marker(), np.asarray(line.get_xdata())) for line in drawn]
 

@@ -30,7 +30,7 @@ def test_eq24_is_three_times_what_is_done_number_by_number_and_no_product(name):
 
 
 def test_eq24_gives_the_papers_averages_in_the_order_of_its_text():
-    """30, 25, 20 and 16 % for 1, 2, 4 and 8 heads; its caption has them the other way round."""
+    """They are 30, 25, 20 and 16 % for 1, 2, 4 and 8 heads; the caption has them in reverse order."""
     assert [round(100 * average(eq24, heads)) for heads in HEADS] == [30, 25, 20, 16]
     assert 0.66 < max(map(max, grid(eq24, 1, RANGE, RANGE))) < 2 / 3  # "up to 66 %", and "67 %"
     shifted = [2 * size for size in RANGE]

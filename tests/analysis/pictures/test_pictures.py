@@ -48,7 +48,7 @@ SENTENCE = "en de 12/31/1999"
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A tiny run of each kind of model as it is before its first step: training would show nothing more here."""
+    """Makes a tiny run of each kind of model before its first step, since training would show nothing more."""
     folder = tmp_path_factory.mktemp("runs")
     for name in ("vit", "gpt"):
         untrained(folder / name, model__depth=2, **RUNS[name])
@@ -58,7 +58,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def dates(runs):
-    """The same with a run of a translator beside them."""
+    """Adds a run of a translator."""
     untrained(runs / "dates", model__depth=2, **RUNS["dates"])
     return runs
 
@@ -79,7 +79,7 @@ def texts(tmp_path_factory):
     ("name", "inputs"), [more("vit", np.ones((1, 8, 8, 1), np.float32)), ("gpt", np.arange(8)[None])]
 )
 def test_weights_are_those_of_the_definition_and_their_rows_sum_to_1(runs, name, inputs):
-    """Of dot products before Super Attention's alignment, and of a pair's MLP."""
+    """These are weights of dot products before Super Attention's alignment, and of an MLP on pairs."""
     task, params = trained.load(runs / name, "last")
     found = attention_weights(task.model, params, jnp.asarray(inputs))
     literal = task.model.clone(config=dataclasses.replace(task.model.config, implementation="reference"))
@@ -108,7 +108,7 @@ def test_an_images_maps_are_the_class_tokens_weights(runs):
 
 @pytest.mark.more
 def test_an_images_rollout_is_abnars_with_aligned_weights(runs):
-    """Layer by layer in NumPy, with W^A of the parameters."""
+    """It is computed layer by layer in NumPy, with the parameters' W^A."""
     maps = attention_maps.of_images(runs / "vit", [5], step="last")
     task, params = trained.load(runs / "vit", "last")
     image = task.sources["test"].split[5]["image"][None] / 255
@@ -215,13 +215,13 @@ def test_an_image_is_shown_once_with_its_class_and_what_the_model_says(runs):
         ),
         more("attention --workdir=vit --step=last --split=tests", "Unknown split 'tests'. Did you mean 'test'"),
         ("attention --workdir=vit --text=a", "give --examples in place of --text"),
-        ("attention --workdir=gpt", "give the --text"),
+        ("attention --workdir=gpt", "give it a --text to read"),
         ("attention --workdir=gpt --step=last --text=aaaaaaaaaaaaaaaaa", "has 17 tokens, but it must have 1 to 16"),
         more("attention --workdir=dates --text=a --step=7", "--step=7 has no checkpoint"),
-        ("surface --workdir=vit --step=last", "Layer 0 of vit scores pairs with no MLP"),
-        more("surface --workdir=dates --step=last", "dates is of a model with two sides or none"),
+        ("surface --workdir=vit --step=last", "Layer 0 of vit has no MLP on pairs"),
+        more("surface --workdir=dates --step=last", "The model of dates is not a single stack"),
         ("surface --workdir=gpt --step=last --extent=-1", "must be a number above 0"),
-        ("projection --points=1", "at least 2 points"),
+        ("projection --points=1", "2 to 1000 points"),
         ("projection --steps=1 --points=9 --out=vit/config.json/picture", "cannot be drawn"),
     ],
 )

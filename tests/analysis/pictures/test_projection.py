@@ -43,14 +43,14 @@ def test_steps_are_the_same_step_again():
 
 
 def test_wrong_steps_points_and_widths():
-    with pytest.raises(UsageError, match="At least one step"):
+    with pytest.raises(UsageError, match="must be from 1 to 1000, not 0"):
         projection.project(projection.noisy_circle(), 1.0, steps=0)
-    with pytest.raises(UsageError, match="at most 1000, not 1000000000"):
+    with pytest.raises(UsageError, match="must be from 1 to 1000, not 1000000000"):
         projection.project(projection.noisy_circle(), 1.0, steps=10**9)
     with pytest.raises(UsageError, match="sigma must be above 0"):
         projection.project(projection.noisy_circle(), 0.0)
     for options in ({"count": 1}, {"count": 10**9}, {"seed": -1}):
-        with pytest.raises(UsageError, match="at least 2 points, at most 1000, and a seed"):
+        with pytest.raises(UsageError, match="There must be 2 to 1000 points and a seed from 0 on"):
             projection.noisy_circle(**options)
-    with pytest.raises(UsageError, match="noise must be a number of at least 0, but it is nan"):
+    with pytest.raises(UsageError, match="noise must be a number from 0 on, but it is nan"):
         projection.noisy_circle(noise=math.nan)

@@ -3,12 +3,10 @@
 import re
 
 import numpy as np
-import pytest
 from matplotlib.colors import rgb_to_hsv, to_rgb
 from matplotlib.figure import Figure
 
 from analysis.pictures import style
-from attention import UsageError
 from models.mechanisms import MECHANISMS
 
 
@@ -21,14 +19,16 @@ def some_figure():
 
 
 def test_mechanisms_look_different():
-    """One without a look of its own takes a free one in each picture."""
+    """A mechanism without a look takes a free one in each picture."""
     assert set(style.MECHANISMS) <= set(MECHANISMS)
     assert len(set(style.MECHANISMS.values())) == len(style.MECHANISMS)
     assert len(set(style.colours(MECHANISMS).values())) == len(MECHANISMS)
+    labels = [f"{name}, heads {heads}" for name in ("super", "efficient", "word") for heads in range(8)]
+    assert len(set(style.colours(labels).values())) == len(labels)
 
 
 def test_a_mechanism_has_its_colour_or_a_lighter_shade_of_it_whatever_else_is_drawn():
-    """The hue of variants is that of the mechanism alone."""
+    """Variants have the mechanism's hue."""
     variants = [f"neural(dim={dim})|dot_product" for dim in (2, 16, 64)]
     looks = style.colours(["dot_product", *variants, "additive", "model.attention=super, model.heads=2", "other"])
     hues = [rgb_to_hsv(to_rgb(looks[name][0])) for name in variants]
@@ -36,11 +36,6 @@ def test_a_mechanism_has_its_colour_or_a_lighter_shade_of_it_whatever_else_is_dr
     assert looks["model.attention=super, model.heads=2"] == style.MECHANISMS["super"]
     assert looks["dot_product"] == style.MECHANISMS["dot_product"]
     assert len(set(looks.values())) == len(looks)
-
-
-def test_labels_of_one_mechanism_differ():
-    labels = [f"{name}, heads {heads}" for name in ("super", "efficient", "word") for heads in range(8)]
-    assert len(set(style.colours(labels).values())) == len(labels)
 
 
 def test_weights_are_orange_negative_ones_are_blue_and_zero_shows_what_is_below():
@@ -80,9 +75,3 @@ def test_an_svg_has_no_ground_and_all_its_ink_is_light_on_dark_pages(tmp_path):
     assert all(f'[style*="stroke: {colour}"]{{stroke:{style.ON_DARK[colour]} !important}}' in rules for colour in ink)
     assert all(min(to_rgb(style.ON_DARK[colour])) > 0.7 for colour in ink)
     assert "fill: #ffffff" not in drawn
-
-
-def test_files_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="cannot be drawn"):
-        style.save(some_figure(), tmp_path / "file" / "picture")

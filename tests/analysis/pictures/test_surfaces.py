@@ -19,9 +19,8 @@ def parameters(score, heads=2, head=4):
 
 
 def test_the_paraboloid():
-    surface = surfaces.paraboloid(1.5)
     line = np.linspace(-1.5, 1.5, surfaces.POINTS)
-    np.testing.assert_allclose(surface.z, [[x**2 + y**2 for x in line] for y in line])
+    np.testing.assert_allclose(surfaces.paraboloid(1.5).z, line**2 + line[:, None] ** 2)
 
 
 @pytest.mark.parametrize("dim", [2, None])
@@ -31,19 +30,9 @@ def test_one_hidden_layer_is_a_sum_of_folded_planes(dim):
     declared = parameters(score)
     params, width = {name: np.asarray(array) for name, array in declared.items()}, dim or 4
     slopes = params["layer_0_kernel"][:width] + params["layer_0_kernel"][width:]
-    line = np.linspace(-2, 2, surfaces.POINTS)
-    expected = [
-        [
-            sum(
-                params["layer_1_kernel"][m, 0]
-                * max(0.0, x * slopes[0, m] + y * slopes[1, m] + params["layer_0_bias"][m])
-                for m in range(5)
-            )
-            + params["layer_1_bias"][0]
-            for x in line
-        ]
-        for y in line
-    ]
+    x, y = np.meshgrid(*[np.linspace(-2, 2, surfaces.POINTS)] * 2)
+    hidden = x[..., None] * slopes[0] + y[..., None] * slopes[1] + params["layer_0_bias"]
+    expected = np.maximum(hidden, 0) @ params["layer_1_kernel"][:, 0] + params["layer_1_bias"][0]
     np.testing.assert_allclose(surfaces.neural(score, declared, 2.0).z, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -3,7 +3,8 @@
     python -m benchmarks.llama --against=transformers --out=benchmarks/results/llama_cpu.json
     python -m benchmarks.llama --parts=training --against=transformers --against=transformers_compiled
 
-All have the same random weights and take turns in every round. Decoding is greedy. Compiling is not counted.
+All contestants have the same random weights and take turns in every round. Decoding is greedy, and compiling is not
+counted. Opponents need requirements-parity.txt.
 """
 
 import argparse
@@ -39,19 +40,26 @@ Step = Callable[[np.ndarray, np.ndarray], float]
 
 @measurements.program(
     __doc__,
-    cli.flag("--against", action="append", choices=AGAINST, help="see requirements-parity.txt; may be given again"),
-    cli.flag("--parts", nargs="*", default=["decoding", "training"], choices=("decoding", "training"), help="parts"),
-    cli.flag("--prompt", type=cli.count, default=16, help="tokens of every prompt"),
-    cli.flag("--tokens", type=cli.count, default=64, help="tokens that are decoded after the prompt"),
-    cli.flag("--batches", nargs="*", type=cli.count, default=(1, 16), help="prompts that are decoded together"),
+    cli.flag(
+        "--against",
+        action="append",
+        choices=AGAINST,
+        help="an opponent; may be given again",
+    ),
+    cli.flag(
+        "--parts", nargs="*", default=["decoding", "training"], choices=("decoding", "training"), help="what to measure"
+    ),
+    cli.flag("--prompt", type=cli.count, default=16, help="tokens per prompt"),
+    cli.flag("--tokens", type=cli.count, default=64, help="tokens decoded after the prompt"),
+    cli.flag("--batches", nargs="*", type=cli.count, default=(1, 16), help="numbers of prompts decoded together"),
     cli.flag("--sequences", type=cli.count, default=2, help="sequences in a training step"),
-    cli.flag("--length", type=cli.count, default=256, help="tokens of each of these sequences"),
+    cli.flag("--length", type=cli.count, default=256, help="tokens per sequence of a training step"),
     cli.flag("--vocabulary", type=cli.count, default=32_000, help="size of the vocabulary"),
     measure.rounds(3),
     cli.OVERRIDES,
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:
-    """Yields the figures of decoding, then those of training."""
+    """Yields the results of decoding, then those of training."""
     others = flags.against or []
     result = measure.with_versions(("torch", "transformers") if others else (), "requirements-parity.txt")
     config, _ = loading.resolve(CONFIG, SIZES | flags.overrides)
@@ -72,13 +80,13 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
 
 
 def decodings(model: GPT, params: dict, theirs: str, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yields for each batch the tokens a second of all, the ratios to theirs, and the speed of a step.
+    """Yields for each batch the contestants' tokens per second, the opponents' ratios, and the speed of our steps.
 
-    A step is one token of each sequence; reading the prompts is in its time. Its bytes are those of the weights, all of
-    which it reads; those of the caches, which are fewer, are not counted.
+    A step writes one token per sequence; its time includes its share of reading the prompts. It reads the bytes of all
+    weights; those of the caches, which are fewer, are not counted.
     """
     calls = {"bench": ours(model, params)} | {
-        name: twins().make_decoding(theirs, name.endswith(COMPILED)) for name in flags.against or ()
+        name: twins().decoding_of(twins().load(theirs), name.endswith(COMPILED)) for name in flags.against or ()
     }
     roof, weights = measure.Roof.measured(jnp.float32), measure.bytes_of(params)
     for batch in flags.batches:
@@ -97,7 +105,7 @@ def decodings(model: GPT, params: dict, theirs: str, flags: argparse.Namespace) 
 
 
 def twins() -> Any:
-    """Imports the opponents' module, which needs PyTorch."""
+    """Imports the module of the opponents, which needs PyTorch."""
     return importlib.import_module("benchmarks.peers.llama_torch")
 
 
@@ -107,7 +115,7 @@ def tokens_of(model: GPT, batch: int, length: int) -> np.ndarray:
 
 
 def ours(model: GPT, params: dict) -> Decode:
-    """Makes our greedy decoding, from prompts `(B, T)` and a number of tokens to that many new ones."""
+    """Makes our greedy decoding: a function of prompts `(B, T)` and the number of new tokens."""
 
     def decode(prompts: np.ndarray, tokens: int) -> np.ndarray:
         rows = generate(model, params, list(prompts), tokens, Sampling(temperature=0), jax.random.key(0))
@@ -117,12 +125,12 @@ def ours(model: GPT, params: dict) -> Decode:
 
 
 def ratios(times: measure.Times) -> dict[str, measure.Ratio]:
-    """Compares each opponent's time with ours, as a multiple of it."""
+    """Computes each opponent's time as a multiple of ours."""
     return {name: measure.ratio(times, name, "bench") for name in times if name != "bench"}
 
 
 def training(config: Config, model: GPT, params: dict, theirs: str, flags: argparse.Namespace) -> dict[str, Any]:
-    """Measures steps of plain AdamW on the same batch, without dropout: tokens a second, ratios, and all losses."""
+    """Measures steps of plain AdamW on the same batch, without dropout: tokens per second, ratios and losses."""
     rate = config.optimizer.learning_rate
     steps = {"bench": step_here(config, model, params)} | {
         name: twins().make_step(theirs, rate, name.endswith(COMPILED)) for name in flags.against or ()
@@ -142,7 +150,7 @@ def training(config: Config, model: GPT, params: dict, theirs: str, flags: argpa
 
 
 def step_here(config: Config, model: GPT, params: dict) -> Step:
-    """Makes our training step, from tokens and the next tokens, both (B, T), to the mean loss."""
+    """Makes our training step: a function of tokens and next tokens, both (B, T), that returns the mean loss."""
 
     def loss(params: dict, batch: tuple, key: jax.Array | None) -> dict[str, jax.Array]:
         read, targets = batch
@@ -155,7 +163,7 @@ def step_here(config: Config, model: GPT, params: dict) -> Step:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Writes the speed of decoding, a row for each batch."""
+    """Tabulates the speed of decoding for each batch."""
     names = list(rows[0]["tokens_per_second"])
     faster = (f"× {name}" for name in names[1:])
     titles = ("batch", *(f"{name}, tokens/s" for name in names), *faster, "ms a step", "weights GB/s")
@@ -170,7 +178,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def training_table(result: dict[str, Any]) -> str:
-    """Writes the speed of training steps, a row for each contestant."""
+    """Tabulates the speed of each contestant's training steps."""
     rows = (
         (name, f"{speed:,.0f}", measure.spread(result["times_faster"].get(name)))
         for name, speed in result["tokens_per_second"].items()

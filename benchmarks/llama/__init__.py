@@ -1,1 +1,0 @@
-"""A Llama of 100 M parameters against `transformers`: decoding with a cache, and a training step."""
