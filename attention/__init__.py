@@ -1,6 +1,7 @@
 """Attention mechanisms as pure functions of arrays, in the layout of `jax.nn.dot_product_attention`."""
 
 from attention.channel import align_values, cbam, channel_attention, spatial_attention, squeeze_excitation
+from attention.compiler import leave_out_fusions
 from attention.defining.named import advance, attend, init
 from attention.defining.pair import pair, per_head, shared
 from attention.errors import UnsupportedError, UsageError, explain_hidden
@@ -41,3 +42,4 @@ __all__ = [
 ]
 
 explain_hidden()
+leave_out_fusions()
