@@ -39,7 +39,7 @@ def _draw(found: Any, wanted: str, names: Sequence[str], out: Path) -> None:
     cli.flag("places", nargs="+", type=Path, help="folders of finished runs, or archives"),
     cli.flag("--baseline", default="", help="the setting to compare with: a value such as dot_product, or FIELD=VALUE"),
     cli.flag("--metric", default="", help="metrics to compare, such as accuracy,loss"),
-    cli.flag("--at", default="", help="compare validation curves at equal examples, seconds or flops"),
+    cli.flag("--at", default="", help="compare validation curves at equal examples, seconds, flops"),
     cli.flag("--out", type=Path, help="folder for the files; by default the folder that holds all runs"),
 )
 def main(flags: argparse.Namespace) -> None:

@@ -1,11 +1,11 @@
 """Attention mechanisms as pure functions of arrays, in the layout of `jax.nn.dot_product_attention`."""
 
 from attention.channel import align_values, cbam, channel_attention, spatial_attention, squeeze_excitation
-from attention.compiler import leave_out_fusions
 from attention.defining.named import advance, attend, init
 from attention.defining.pair import pair, per_head, shared
 from attention.errors import UnsupportedError, UsageError, explain_hidden
 from attention.mask import Mask
+from attention.mesh import leave_out_fusions
 from attention.recurrences.linear import delta_attention, linear_attention
 from attention.scores.dot import dot_product_attention
 from attention.scores.gaussian import gaussian_attention

@@ -99,6 +99,9 @@ class TransformerConfig(ModelConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        self._read_layers()
+
+    def _read_layers(self) -> None:
         deepest = max(getattr(self, depth) for depth in self.STACKS.values())
         implementations = specs.texts(self.implementation, "layer", deepest)
         for item in implementations:

@@ -83,6 +83,18 @@ def test_layers_equal_hosseinis_definitions(spec, implementation):
     chex.assert_trees_all_close(apply(module, {"params": params}, x), jax.vmap(definitions[spec])(x), atol=1e-5)
 
 
+@pytest.mark.parametrize(("spec", "identities"), [("optimised", ["value"]), ("efficient", ["key", "value"])])
+def test_slices_are_dot_product_with_identity_kernels(spec, identities):
+    params = params_of(layer("dot_product"))
+    identity = {"kernel": jnp.eye(WIDTH).reshape(WIDTH, HEADS, -1), "bias": jnp.zeros((HEADS, WIDTH // HEADS))}
+    full = params | dict.fromkeys(identities, identity)
+    kept = {name: piece for name, piece in params.items() if name not in identities}
+    x = jax.random.normal(jax.random.key(5), (3, LENGTH, WIDTH))
+    chex.assert_trees_all_close(
+        apply(layer(spec), {"params": kept}, x), apply(layer("dot_product"), {"params": full}, x), atol=1e-6
+    )
+
+
 @pytest.mark.more
 def test_alignment_starts_glorot_uniform_without_bias():
     module = MultiHeadAttention(resolve("super", 1)[0], 4, 200)

@@ -133,6 +133,7 @@ def test_it_fits_a_telephone_and_is_dark_in_the_dark(page, path, width, scheme):
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)
     page.goto(path.as_uri())
+    page.locator(".group[data-group='0'] path").first.wait_for(state="attached")
     assert page.evaluate("document.documentElement.scrollWidth") == width
     style = "getComputedStyle(document.body)"
     curve = "getComputedStyle(document.querySelector(\".group[data-group='0'] path\")).stroke"  # the baseline's is ink

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from attention.compiler import FUSIONS, WRONG
+from attention.mesh import FUSIONS, WRONG
 
 # In a loop over batches of sequences of one chunk, jaxlib 0.10.2 gave other numbers, and other ones each time.
 LOOP = """
