@@ -41,9 +41,8 @@ def cache_bytes(spec: str, width: int, heads: int) -> tuple[int, int]:
     """Counts the bytes of a layer's decode cache in bfloat16: for each token, and for a sequence of any length."""
     layer = MultiHeadAttention(spec, heads, length=2, dtype=jnp.bfloat16)
     caches = (layer.init_cache(1, tokens, width) for tokens in (1, 2))
-    one, two = (
-        sum(x.nbytes for x in jax.tree.leaves(cache) if x.ndim) for cache in caches
-    )  # skips the length, a scalar
+    # Without the length, a scalar.
+    one, two = (sum(x.nbytes for x in jax.tree.leaves(cache) if x.ndim) for cache in caches)
     return two - one, 2 * one - two
 
 

@@ -46,9 +46,8 @@ class StepProgram:
         """Lowers the program for the shapes of a state and batches."""
         shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
 
-        def call(
-            state: TrainState, *others: Any
-        ) -> tuple[TrainState, Report]:  # a new function each time, so that it is traced
+        # A new function each time, so that it is traced.
+        def call(state: TrainState, *others: Any) -> tuple[TrainState, Report]:
             return self._call(state, *others)
 
         call = jax.jit(call, donate_argnums=0, out_shardings=(shardings, None))

@@ -168,9 +168,8 @@ def _launch(
     """
     weighs, transforms = "d_weights" in outputs, transforms_of(plan)
     sums = count_sums(plan.network, weighs)
-    shared = (
-        [plgpu.SMEM((sums, ROWS), jnp.float32)] if sums > HELD and "out" not in outputs else []
-    )  # a forward pass sums none
+    many = sums > HELD and "out" not in outputs  # a forward pass sums none
+    shared = [plgpu.SMEM((sums, ROWS), jnp.float32)] if many else []
     tiles = [plgpu.SMEM((ROWS, x.shape[-1]), x.dtype, transforms=transforms) for x in held.values()]
 
     def body(*refs):

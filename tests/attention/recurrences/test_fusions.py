@@ -4,24 +4,26 @@ import os
 import subprocess
 import sys
 
+import jaxlib
 import pytest
 
 from attention.mesh import FUSIONS, WRONG
 
-# In a loop over batches of sequences of one chunk, jaxlib 0.10.2 gave other numbers, and other ones each time.
+# In a loop over batches of sequences of one chunk, jaxlib 0.10.2 was wrong by 1 and more, differently each time;
+# rounding before the norm makes up to 2e-4.
 LOOP = """
 import attention, jax, jax.numpy as jnp
 from attention import Mask
 x = jax.random.normal(jax.random.key(1), (2, 250, 64, 32))
 kernels = [jax.random.normal(jax.random.key(n), (32, 32)) / 6 for n in range(4)]
 params = attention.init("retention", jax.random.key(0), 1, 32)
-def layer(x):
+def layer(x, implementation="chunked"):
     query, key, value = ((x @ kernel)[:, :, None] for kernel in kernels[:3])
-    options = {"source": x, "mask": Mask(causal=True), "implementation": "chunked"}
+    options = {"source": x, "mask": Mask(causal=True), "implementation": implementation}
     return x + attention.attend("retention", params, query, key, value, **options)[:, :, 0] @ kernels[3]
+expected = jnp.stack([layer(one, "reference") for one in x])
 for _ in range(3):
-    looped = jax.jit(lambda x: jax.lax.map(layer, x) * 1)(x)
-    assert jnp.allclose(looped, jnp.stack([jax.jit(layer)(of) for of in x]), atol=1e-4)
+    assert jnp.allclose(jax.jit(lambda x: jax.lax.map(layer, x))(x), expected, atol=1e-2)
     jax.clear_caches()
 """
 COMPUTES_FIRST = "import jax; jax.numpy.ones(1).block_until_ready(); import attention"
@@ -44,8 +46,7 @@ def test_the_users_value_is_kept():
     assert run(program, XLA_FLAGS=f"{FUSIONS}=dot").returncode == 0
 
 
-def test_too_late_a_setting_is_said(monkeypatch):
-    jaxlib = pytest.importorskip("jaxlib")
+def test_too_late_a_setting_is_said():
     if not WRONG[0] <= tuple(map(int, jaxlib.__version__.split(".")[:3])) <= WRONG[1]:
         pytest.skip("this jaxlib was not seen to be wrong")
     assert "import attention first" in run(COMPUTES_FIRST).stderr
