@@ -1,6 +1,6 @@
 """The configs that each task's experiments start from.
 
-`docs/configs.md` says what each field means.
+`docs/configs.md` and `docs/fields/` say what each field means.
 """
 
 import dataclasses

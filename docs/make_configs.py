@@ -1,4 +1,4 @@
-"""Write `docs/configs.md` from the docstrings of the configs and from what the dataclasses declare.
+"""Write `docs/configs.md` and a page of fields for each task, from docstrings and from what the dataclasses declare.
 
 python -m docs.make_configs
 """
@@ -13,29 +13,53 @@ from attention.types import Multiple, Names, Unit
 from models.fields import SETTING, FieldDeclaration
 from train import cli
 from train.loading.leaves import SECTIONS, leaves_of
+from train.tasks import TASKS
 
-PAGE = Path(__file__).parent / "configs.md"
-FILES = sorted((Path(__file__).parent.parent / "configs").glob("*.py"))
+DOCS = Path(__file__).parent
+FILES = sorted((DOCS.parent / "configs").glob("*.py"))
 INTRODUCTION = """# Config fields
 
-These are all fields of all configs. Each is overridden as `--config.FIELD=VALUE`. A duration is a string with a unit,
-such as `90 epochs`, `20steps` or `5000 examples`. Optional features are off at 0, '' or a duration of 0; no field is
-ever None. Defaults are the fields' own; a task or a config file may set others. A run may continue with other values of
-fields that may change, and of those for bookkeeping (where things are, how often something is written) and hardware;
-the last two do not tell settings apart in reports. [mechanisms.md](mechanisms.md) names the papers.
+These are the fields of all configs; each task has a page of its own fields. Each is overridden as
+`--config.FIELD=VALUE`. A duration is a string with a unit, such as `90 epochs`, `20steps` or `5000 examples`. Optional
+features are off at 0, '' or a duration of 0; no field is ever None. Defaults are the fields' own; a task or a config
+file may set others. A run may continue with other values of fields that may change, and of those for bookkeeping (where
+things are, how often something is written) and hardware; the last two do not tell settings apart in reports.
 
-`python -m docs.make_configs` makes this page from the code.
+`python -m docs.make_configs` makes this page and those of the tasks from the code.
 
+| `task` | its models |
+| --- | --- |
+{tasks}
 ## The configs
 
 | `--config=configs/…` | what |
 | --- | --- |
+{files}"""
+OF_A_TASK = """# Fields of {title}
+
+These are the fields of the models and data of a config with `task='{name}'`. [Config fields](../configs.md) has the
+others, and says how to read the table. [Mechanisms](../mechanisms.md) names the papers.
 """
 
 
-def page() -> str:
-    """Makes the whole page."""
-    return INTRODUCTION + "".join(_files()) + "".join(_section(title, cls) for title, cls in SECTIONS.items())
+def pages() -> dict[Path, str]:
+    """Makes the text of each page."""
+    return {DOCS / "configs.md": _common()} | {DOCS / f"fields/{name}.md": _of(name) for name in TASKS}
+
+
+def _common() -> str:
+    of_tasks = {cls for task in TASKS.values() for cls in (task.data_type, *task.model_types.values())}
+    tasks = (f"| [`{name}`](fields/{name}.md) | {', '.join(TASKS[name].model_types)} |\n" for name in TASKS)
+    sections = (_section(title, cls) for title, cls in SECTIONS.items() if cls not in of_tasks)
+    return INTRODUCTION.format(tasks="".join(tasks), files="".join(_files())) + "".join(sections)
+
+
+def _of(name: str) -> str:
+    task = TASKS[name]
+    models = (_section(f"Model `{model}`", cls) for model, cls in task.model_types.items())
+    return (
+        OF_A_TASK.format(title=name.replace("_", " "), name=name) + "".join(models) + _section("Data", task.data_type)
+    )
 
 
 def _files() -> Iterator[str]:
@@ -72,8 +96,9 @@ def _role(leaf: FieldDeclaration) -> str:
 
 @cli.program(__doc__)
 def main(_: argparse.Namespace) -> None:
-    """Writes the page."""
-    PAGE.write_text(page(), encoding="utf-8")
+    """Writes the pages."""
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -164,8 +164,9 @@ def test_the_ledger_is_filtered_and_sorted_in_place(site, page, width):
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
-def test_the_page_of_fields_is_made_from_the_code():
-    assert make_configs.PAGE.read_text(encoding="utf-8") == make_configs.page(), "run python -m docs.make_configs"
+def test_the_pages_of_fields_are_made_from_the_code():
+    for path, text in make_configs.pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path}: run python -m docs.make_configs"
 
 
 LINKS = {

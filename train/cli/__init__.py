@@ -255,7 +255,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_overrides(self) -> None:
         """Accepts `--config.FIELD=VALUE`, which `parse_args` returns as `overrides`, from field to text."""
-        text = "overrides a leaf of the config; docs/configs.md lists all"
+        text = "overrides a leaf of the config; docs/configs.md and docs/fields/ list all"
         self.add_argument(f"{OVERRIDE}FIELD", help=text, default=argparse.SUPPRESS)
 
     def add_kind(self, name: str, text: str) -> "Parser":
