@@ -43,7 +43,7 @@ from benchmarks.compilers import gpu
 from benchmarks.device import report as device
 from benchmarks.peers import agreement
 from docs import address, choices, families
-from studies import declared, digits, kept, ledger, manual, precision, replication, runs, translations
+from studies import declared, digits, ledger, manual, precision, replication, runs, translations
 from train import cli, mechanisms
 
 ROOT = Path(__file__).parent.parent
@@ -196,7 +196,7 @@ def of_surgery() -> Iterator[tuple[str, str]]:
         first, *others = (metric.text(x, "+") for x in ledger.judged(name)["fresh linear projections"].differences)
         yield f"{name} control, seed 0", first
         yield f"{name} control, other seeds", f"{', '.join(others[:-1])} and {others[-1]}"
-        found = kept.find(name)
+        found = ledger.found(name)
         groups = [dataclasses.replace(group, runs=[run for run in group.runs if run.seed]) for group in found.groups]
         for verdict in verdicts.judge(
             dataclasses.replace(found, groups=groups), ledger.declared(name, "", "test"), "test"
@@ -338,7 +338,7 @@ def of_training_and_translation() -> Iterator[tuple[str, str]]:
 def mean_reached(name: str, spec: str, metric: str, split: str = "test", **fields: int) -> float:
     """Computes the mean over seeds of a study's metric at the best evaluation of each kept run."""
     fields = {"model.attention": spec, **fields}
-    (group,) = [group for group in kept.find(name).groups if fields.items() <= group.settings.items()]
+    (group,) = [group for group in ledger.found(name).groups if fields.items() <= group.settings.items()]
     return mean(run.value(metric, split) for run in group.runs)
 
 

@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from analysis import metrics, tables, trials, verdicts
+from analysis.runs import Found
 from analysis.verdicts import BETTER, DOES_NOT, HOLDS, NOT_TESTED, UNDECIDED, WORSE, Verdict
 from attention.errors import UsageError, unknown
 from models.files import read_json
@@ -181,7 +182,7 @@ class Claim:
             "untuned": not study.tune,
             "afterwards": self.late or not study.declared or before is None or elsewhere,
             "new rule": bool(self.was) or (before is not None and before.comparison != row and not self.curve),
-            "other metric": bool(study.tune) and _tuned(self.study)["metric"] != (self.metric or made.metric),
+            "other metric": bool(study.tune) and _sweep(self.study)["tune"]["metric"] != (self.metric or made.metric),
             "grid end": any(map(functools.partial(_at_an_end, self.study), (*row.settings, *row.baselines))),
             "not flat": _late_change(self.study) > made.margin,
         }
@@ -221,7 +222,7 @@ class Claim:
         return self._of_curve(verdict) if self.curve else _some_difference(verdict.words)
 
     def _of_curve(self, verdict: Verdict) -> str:
-        return verdicts.judge_curve(kept.find(self.study), declared(self.study, self.metric), verdict.comparison)
+        return verdicts.judge_curve(found(self.study), declared(self.study, self.metric), verdict.comparison)
 
     def _of_rounds(self) -> str:
         if not self.claimed:
@@ -260,6 +261,13 @@ def worded(verdict: str, kind: str) -> str:
     return {HOLDS: f"seen {BELOW[kind]}", DOES_NOT: f"not seen {BELOW[kind]}"}.get(verdict, verdict)
 
 
+@functools.cache
+def found(study: str) -> Found | None:
+    """Reads a study's kept runs once; None if there are none."""
+    return kept.find(study)
+
+
+@functools.cache
 def declared(study: str, metric: str = "", split: str = "test") -> Declaration:
     """Reads a study's declaration; in another metric, or on other data, without the declared effects."""
     return _measured_by(declaration.read(DECLARATIONS / f"{study}.json"), metric, split)
@@ -299,8 +307,8 @@ def tried() -> dict[str, Verdict]:
     of_trials = [claim for claim in claims() if claim.trial]
     table = TrialTable.read(TRIALS)
     family = [Comparison(claim.says, [claim.spec], [claim.other], claim.claimed) for claim in of_trials]
-    found = [trials.at_greatest(table, claim.trial, claim.spec, claim.other) for claim in of_trials]
-    judged = verdicts.judge_differences(found, trials.declared(family))
+    pairs = [trials.at_greatest(table, claim.trial, claim.spec, claim.other) for claim in of_trials]
+    judged = verdicts.judge_differences(pairs, trials.declared(family))
     return {verdict.comparison.name: verdict for verdict in judged}
 
 
@@ -404,8 +412,8 @@ def _measured_by(made: Declaration, metric: str, split: str) -> Declaration:
 
 
 def _judged_by(study: str, families: Sequence[Declaration], split: str) -> dict[str, Verdict]:
-    found = kept.find(study)
-    judged = [verdict for made in families for verdict in verdicts.judge(found, made, split)] if found else []
+    runs = found(study)
+    judged = [verdict for made in families for verdict in verdicts.judge(runs, made, split)] if runs else []
     return {verdict.comparison.name: verdict for verdict in judged}
 
 
@@ -436,18 +444,18 @@ def _with_effects(answer: str) -> str:
 def _marks_of_answer(claim: Claim) -> str:
     """Collects the marks of the claims of directions behind the differences in an answer."""
     plain = [c for c in claims() if c.split == "test" and not (c.metric or c.curve or c.amount)]
-    found = {mark for c in plain if (c.study, c.comparison) in EFFECT.findall(claim.answer) for mark in c.marks}
-    return ", ".join(mark for mark in MARKS if mark in found)
+    behind = {mark for c in plain if (c.study, c.comparison) in EFFECT.findall(claim.answer) for mark in c.marks}
+    return ", ".join(mark for mark in MARKS if mark in behind)
 
 
 @functools.cache
-def _tuned(study: str) -> Mapping[str, Any]:
-    return kept.read(study).sweeps[0]["tune"]
+def _sweep(study: str) -> Mapping[str, Any]:
+    return kept.read(study).sweeps[0]
 
 
 def _at_an_end(study: str, setting: str) -> bool:
     """Tells whether a setting chose the lowest or the highest rate that it tried."""
-    cell = kept.read(study).sweeps[0].get("cells", {}).get(setting, {})
+    cell = _sweep(study).get("cells", {}).get(setting, {})
     if "tried" not in cell:
         return False
     tried, chosen = sorted(map(float, cell["tried"])), float(next(iter(cell["chosen"].values())))
@@ -458,7 +466,7 @@ def _at_an_end(study: str, setting: str) -> bool:
 def _late_change(study: str) -> float:
     """Measures the greatest mean change of a setting's validation metric in the last fifth; NaN if it has none."""
     metric = declared(study).metric
-    changes = [np.mean([run.late_change(metric) for run in group.runs]) for group in kept.find(study).groups]
+    changes = [np.mean([run.late_change(metric) for run in group.runs]) for group in found(study).groups]
     return float(np.max(np.abs(changes)))
 
 
