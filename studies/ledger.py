@@ -35,21 +35,19 @@ from typing import Any
 import numpy as np
 
 from analysis import metrics, tables, trials, verdicts
-from analysis.runs import Found
 from analysis.verdicts import BETTER, DOES_NOT, HOLDS, NOT_TESTED, UNDECIDED, WORSE, Verdict
 from attention.errors import UsageError, unknown
 from models.files import read_json
 from studies import kept, runs
 from studies.declared import ALL
 from studies.definitions import DECLARATIONS
-from train.grids import declaration
+from train.grids import declaration, trying
 from train.grids.declaration import Comparison, Declaration
 from train.grids.trial_table import TrialTable
 
 CLAIMS = Path(__file__).parent / "claims"
 AFTERWARDS = DECLARATIONS / "afterwards"
 PAPERS = ("digiugno", "wikipedia", "sanger", "zhang", "hosseini", "literature")
-TRIALS = Path(__file__).parent.parent / "configs/trials.json"
 ANOTHER = "another question"
 CLASSES = ("exact", "full size", "other data", "reduced", "reduced, other data", ANOTHER, "")
 BELOW = {"other data": "on these data", "reduced": "at this size", "reduced, other data": "at this size"}
@@ -57,6 +55,7 @@ SPLITS = ("test", "train")
 EFFECT = re.compile(r"\{(\w+): (.+?)\}")
 LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+found = functools.cache(kept.find)  # each archive is read once
 TITLES = ("where", "claim", "the paper's figures", "class", "verdict", "marks", "measured", "by", "remarks")
 MARKS = {
     "untuned": "no learning rate was tuned",
@@ -262,12 +261,6 @@ def worded(verdict: str, kind: str) -> str:
 
 
 @functools.cache
-def found(study: str) -> Found | None:
-    """Reads a study's kept runs once; None if there are none."""
-    return kept.find(study)
-
-
-@functools.cache
 def declared(study: str, metric: str = "", split: str = "test") -> Declaration:
     """Reads a study's declaration; in another metric, or on other data, without the declared effects."""
     return _measured_by(declaration.read(DECLARATIONS / f"{study}.json"), metric, split)
@@ -305,7 +298,7 @@ def judged(study: str, metric: str = "", split: str = "test", amounts: bool = Fa
 def tried() -> dict[str, Verdict]:
     """Judges all claims on trials as one family, by their sentences."""
     of_trials = [claim for claim in claims() if claim.trial]
-    table = TrialTable.read(TRIALS)
+    table = TrialTable.read(trying.KEPT)
     family = [Comparison(claim.says, [claim.spec], [claim.other], claim.claimed) for claim in of_trials]
     pairs = [trials.at_greatest(table, claim.trial, claim.spec, claim.other) for claim in of_trials]
     judged = verdicts.judge_differences(pairs, trials.declared(family))
