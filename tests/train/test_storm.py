@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from tests.sizes import more
 from tests.storm import Storm, assert_same, without_clock
 from tests.train.conftest import arguments
 
@@ -49,7 +50,7 @@ def assert_no_trace(storm):
 @pytest.mark.parametrize(
     ("kills", "number", "processes", "length"),
     [
-        (3, signal.SIGKILL, 1, 30),
+        more(3, signal.SIGKILL, 1, 30),
         pytest.param(2, signal.SIGKILL, 2, 60, marks=pytest.mark.long),
         pytest.param(20, signal.SIGKILL, 1, 400, marks=pytest.mark.long),
         pytest.param(20, signal.SIGTERM, 1, 400, marks=pytest.mark.long),

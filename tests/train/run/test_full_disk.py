@@ -7,7 +7,6 @@ import subprocess
 import pytest
 
 from attention import UsageError
-from tests.sizes import once
 from tests.storm import assert_same
 from tests.train.conftest import RESUMED, arguments
 from train import main
@@ -45,7 +44,8 @@ def assert_one_sentence(capsys, reason):
     assert printed.count("\n") == 1
 
 
-@pytest.mark.parametrize("size", once([1600, 25_000], [25_000]))
+@pytest.mark.more
+@pytest.mark.parametrize("size", [1600, 25_000])
 def test_a_quota_stops_with_a_sentence_and_nothing_is_lost(uninterrupted, tmp_path, files_up_to, capsys, size):
     command = arguments(tmp_path / "run", **RESUMED)
     files_up_to(size)
