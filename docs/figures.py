@@ -233,15 +233,16 @@ def of_the_machine() -> Iterator[tuple[str, str]]:
 def speed_in_short() -> str:
     """Tabulates speed on CPUs in short."""
     baseline, neural = (cores()[name] for name in (attention.BASELINE, "neural, chunked"))
-    times, memory = measure.spread(neural["ratios"][attention.PYTORCH]), baseline["temp_bytes"] / neural["temp_bytes"]
+    pytorch, jax = (measure.spread(neural["ratios"][name]) for name in (attention.PYTORCH, attention.BASELINE))
+    memory = baseline["temp_bytes"] / neural["temp_bytes"]
     gpt = layers_of("gpt")["neural(dim=2)"]
     marian = dict(of_training_and_translation())["translation times faster"]
-    alone = "`neural`, whose MLP scores each pair: one layer's attention, forward and backward, 1,024 tokens"
+    layer = "`neural(dim=2)` of 1,024 tokens, forward and backward"
     rows = (
-        (alone, "PyTorch's fused dot product", f"{times} × the time"),
-        ("the same", "dot product of `jax.nn`", f"a {memory:.0f}th of the memory"),
+        (layer, "PyTorch's fused dot product", f"{pytorch} × the time"),
+        (layer, "the dot product of `jax.nn`", f"{jax} × the time, 1/{memory:.0f} of the memory"),
         (
-            "a training step of a GPT with it in all 8 layers",
+            "a training step of a GPT with `neural(dim=2)` in all 8 layers",
             "the same GPT with `dot_product`",
             f"{gpt['ratio']['median']:.2f} × the time, {gpt['temp_ratio']:.2f} × the memory",
         ),

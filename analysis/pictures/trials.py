@@ -1,9 +1,10 @@
 """Pictures of a table of trials: accuracies of mechanisms, recall against the decode cache, and learning curves."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import trials
@@ -61,25 +62,37 @@ def frontier(table: TrialTable, named: Iterable[str] = ()) -> Figure:
     looks = style.colours(spec for spec in dict.fromkeys([*named, *NAMED]) if spec in lines)
     drawn = Figure(figsize=(5.1, 3.6), layout="constrained")  # legible on a telephone
     axes = drawn.subplots()
-    for spec, line in lines.items():
-        colour, marker = looks.get(spec, ("#c0c0c0", "o"))
-        named_here = {"ms": 5, "zorder": 3, "label": style.plain(spec)} if spec in looks else {"ms": 2.5, "zorder": 1}
-        if spec == next((spec for spec in lines if spec not in looks), ""):
-            named_here["label"] = "others"
-        sizes, means = [kilobytes for kilobytes, _ in line], [100 * found.mean for _, found in line]
-        axes.plot(sizes, means, color=colour, marker=marker, lw=1.2, **named_here)
-        for kilobytes, found in line if spec in looks else ():
-            low, high = found.interval
-            axes.plot([kilobytes] * 2, [100 * low, 100 * high], color=colour, lw=4, alpha=0.25, zorder=2)
+    for spec, (colour, marker) in looks.items():
+        equal = [other for other in looks if np.isclose(lines[other][0][0], lines[spec][0][0], rtol=0.2)]
+        aside = 1.06 ** (equal.index(spec) - (len(equal) - 1) / 2)  # marks of equal caches stand side by side
+        sizes, means = [aside * size for size, _ in lines[spec]], [100 * found.mean for _, found in lines[spec]]
+        axes.plot(sizes, means, color=colour, marker=marker, lw=1.2, ms=5, zorder=3, label=style.plain(spec))
+        ends = [[100 * end for end in found.interval] for _, found in lines[spec]]
+        axes.vlines(sizes, *zip(*ends, strict=True), color=colour, lw=2.5, alpha=0.4, zorder=2)
+    _mark_others(axes, lines, looks)
     trial = next(trial for trial in RECALL if trial in table.trials)
+    pairs = trials.size_of(trials.sizes(table, trial)[-1])
     axes.axhline(100 * table.trials[trial]["chance"], color="#6a6a6a", lw=0.8, ls="--", label="chance")
-    axes.set(xscale="log", ylim=(0, 104), xlabel="decode cache, kB", ylabel="recalled, %")
+    axes.set(xscale="log", ylim=(0, 104), xlabel=f"decode cache after {pairs} pairs, kB", ylabel="recalled, %")
     axes.set_xticks(ticks := [2**power for power in range(9)], map(str, ticks))
     axes.minorticks_off()
     drawn.legend(loc="outside lower center", ncols=3, fontsize=7)
-    pairs = trials.size_of(trials.sizes(table, trial)[-1])
     drawn.suptitle(f"Recall of {pairs} pairs against the size of the decode cache")
     return drawn
+
+
+def _mark_others(axes: Axes, lines: Mapping[str, list[tuple[float, Reached]]], looks: Container[str]) -> None:
+    """Marks other mechanisms in grey, with the names of those that recall under half of what a smaller cache does."""
+    others = [(size, 100 * found.mean, spec) for spec in lines if spec not in looks for size, found in lines[spec]]
+    if not others:
+        return
+    axes.plot(*zip(*[other[:2] for other in others], strict=True), "o", color="#a0a0a0", ms=2.5, label="others")
+    marks = [(size, 100 * found.mean) for line in lines.values() for size, found in line]
+    low = [one for one in others if any(size < one[0] and mean > 2 * one[1] for size, mean in marks)]
+    for size, group in itertools.groupby(sorted(low), key=lambda one: one[0]):
+        near = list(group)
+        names = ", ".join(style.plain(spec) for _, _, spec in reversed(near))
+        axes.annotate(names, (size, max(mean for _, mean, _ in near)), (3, 2), textcoords="offset points", fontsize=6)
 
 
 def _held(table: TrialTable, spec: str) -> list[tuple[float, Reached]]:

@@ -50,6 +50,7 @@ def assert_no_trace(storm):
 @pytest.mark.parametrize(
     ("kills", "number", "processes", "length"),
     [
+        (1, signal.SIGKILL, 1, 30),
         more(3, signal.SIGKILL, 1, 30),
         pytest.param(2, signal.SIGKILL, 2, 60, marks=pytest.mark.long),
         pytest.param(20, signal.SIGKILL, 1, 400, marks=pytest.mark.long),
