@@ -7,6 +7,7 @@ gives the finished weights again, with the gradient of the scores. Masked scores
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -19,6 +20,13 @@ from attention.parameters import Parameter, Params, Sizes, lift
 from attention.types import Checked, Count
 
 State = tuple[jax.Array, ...]
+Added = tuple[State, jax.Array | None, jax.Array]
+Reduce = Callable[[Callable, jax.Array], jax.Array]
+
+
+def reduce_last(function: Callable, x: jax.Array) -> jax.Array:
+    """Reduces the last axis, which stays as 1, by a function such as `jnp.sum`."""
+    return function(x, -1, keepdims=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +76,11 @@ class Normaliser(Checked):
         """Gives the state before any tile, of arrays `shape`; params have been spread to it."""
         return (count,)
 
-    def add(self, state: State, scores: jax.Array, first: bool) -> tuple[State, jax.Array | None, jax.Array]:
-        """Adds a tile; gives the state, the factor of sums before (None is 1), and the tile's unfinished weights."""
+    def add(self, state: State, scores: jax.Array, first: bool, reduce: Reduce = reduce_last) -> Added:
+        """Adds a tile; gives the state, the factor of sums before (None is 1), and the tile's unfinished weights.
+
+        `reduce` calls `jnp.sum` or `jnp.max` on rows, and keeps their axis as 1.
+        """
         return state, None, self.weight(scores, *state)
 
     def finish(self, state: State) -> tuple[jax.Array | float, jax.Array]:
@@ -127,15 +138,15 @@ class Softmax(Normaliser):
         half = jnp.finfo(dtype).min / 2  # relative to it, a row of masked scores has weights exp(lowest - half) = 0
         return jnp.full(shape, half, dtype), jnp.zeros(shape, dtype)
 
-    def add(self, state: State, scores: jax.Array, first: bool) -> tuple[State, jax.Array | None, jax.Array]:
+    def add(self, state: State, scores: jax.Array, first: bool, reduce: Reduce = reduce_last) -> Added:
         """Updates the maximum and the sum, and computes exponentials relative to that maximum."""
         before, total = state
-        highest = jax.lax.stop_gradient(jnp.maximum(scores.max(-1, keepdims=True), before))
+        highest = jax.lax.stop_gradient(jnp.maximum(reduce(jnp.max, scores), before))
         weights = jnp.exp(scores - highest)
         if first:
-            return (highest, weights.sum(-1, keepdims=True)), None, weights
+            return (highest, reduce(jnp.sum, weights)), None, weights
         shrink = jnp.exp(before - highest)
-        return (highest, total * shrink + weights.sum(-1, keepdims=True)), shrink, weights
+        return (highest, total * shrink + reduce(jnp.sum, weights)), shrink, weights
 
     def merge(self, state: State, further: State) -> tuple[State, jax.Array | float, jax.Array | float]:
         """Merges the states, and gives the factors that refer both sums to the same maximum."""
@@ -184,9 +195,9 @@ class Sink(Softmax):
         sink = params["sink"].astype(dtype) if self.learned else jnp.zeros((), dtype)
         return jnp.broadcast_to(sink, shape), jnp.ones(shape, dtype)
 
-    def add(self, state: State, scores: jax.Array, first: bool) -> tuple[State, jax.Array | None, jax.Array]:
+    def add(self, state: State, scores: jax.Array, first: bool, reduce: Reduce = reduce_last) -> Added:
         """Adds a tile; the first one too comes after the sink."""
-        return super().add(state, scores, False)
+        return super().add(state, scores, False, reduce)
 
     def parameter_gradients(self, params: Params, row: jax.Array, through_sum: jax.Array) -> Params:
         """Computes −w_z Σ_j w_ij ∂w_ij at each row: the sink takes weight from all keys."""
@@ -212,12 +223,12 @@ class Softpick(Softmax):
         """Starts from the score 0, whose weight is 0, and an empty sum."""
         return jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)
 
-    def add(self, state: State, scores: jax.Array, first: bool) -> tuple[State, jax.Array | None, jax.Array]:
+    def add(self, state: State, scores: jax.Array, first: bool, reduce: Reduce = reduce_last) -> Added:
         """Updates the highest score and the sum of sizes, and computes what is rectified relative to that score."""
-        highest = jax.lax.stop_gradient(jnp.maximum(scores.max(-1, keepdims=True), state[0]))
+        highest = jax.lax.stop_gradient(jnp.maximum(reduce(jnp.max, scores), state[0]))
         lifted = jnp.exp(scores - highest) - jnp.exp(-highest)
         shrink = jnp.exp(state[0] - highest)
-        total = state[1] * shrink + jnp.abs(lifted).sum(-1, keepdims=True)
+        total = state[1] * shrink + reduce(jnp.sum, jnp.abs(lifted))
         return (highest, total), None if first else shrink, jax.nn.relu(lifted)
 
     def finish(self, state: State) -> tuple[jax.Array, jax.Array]:
@@ -283,9 +294,9 @@ class Sum(Normaliser):
         """Starts from a sum of 0."""
         return (jnp.zeros(shape, dtype),)
 
-    def add(self, state: State, scores: jax.Array, first: bool) -> tuple[State, jax.Array | None, jax.Array]:
+    def add(self, state: State, scores: jax.Array, first: bool, reduce: Reduce = reduce_last) -> Added:
         """Adds the scores of a tile to the sum."""
-        return (state[0] + scores.sum(-1, keepdims=True),), None, scores
+        return (state[0] + reduce(jnp.sum, scores),), None, scores
 
     def merge(self, state: State, further: State) -> tuple[State, jax.Array | float, jax.Array | float]:
         """Adds both sums."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attention.normaliser import Normaliser
+from attention.normaliser import Normaliser, Reduce, reduce_last
 
 
 class Carry(NamedTuple):
@@ -26,7 +26,14 @@ class Carry(NamedTuple):
     out: jax.Array | None
 
 
-def step(normaliser: Normaliser, carry: Carry, scores: jax.Array, kept: jax.Array | None, add: Callable) -> Carry:
+def step(
+    normaliser: Normaliser,
+    carry: Carry,
+    scores: jax.Array,
+    kept: jax.Array | None,
+    add: Callable,
+    reduce: Reduce = reduce_last,
+) -> Carry:
     """Adds a tile of masked scores.
 
     Args:
@@ -35,8 +42,9 @@ def step(normaliser: Normaliser, carry: Carry, scores: jax.Array, kept: jax.Arra
       scores: The masked scores `(..., R, C)`.
       kept: Which weights dropout keeps; None keeps all.
       add: From weights to their products with the values.
+      reduce: Reduces rows, see `Normaliser.add`.
     """
-    state, shrink, weights = normaliser.add(carry.state, scores, carry.out is None)
+    state, shrink, weights = normaliser.add(carry.state, scores, carry.out is None, reduce)
     if kept is not None:
         weights = jnp.where(kept, weights, 0)
     if carry.out is None:

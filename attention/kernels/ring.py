@@ -137,7 +137,7 @@ def attend(call: Call) -> tuple[jax.Array, None]:
     count, size, mask = devices(*CONTEXT), math.prod(batch), call.mask
     stretch = dataclasses.replace(call, scores_shape=(*batch, heads, queries // count, keys // count))
     form = mask.causal, mask.window, call.dropout_rate
-    plan = TilePlan(score, call.normaliser, rule(stretch, units), queries // count, heads, *form)
+    plan = TilePlan(score, call.normaliser, rule(stretch, score, units), queries // count, heads, *form)
     flat = lambda x: x.reshape(size, *x.shape[len(batch) :])  # noqa: E731
     tensors = Tensors(*jax.tree.map(flat, (call.query, call.key, call.value)), None, weights)
     segments = call.flat(mask.query_segments, 1), call.flat(mask.key_segments, 1)

@@ -69,7 +69,7 @@ def test_keeps_the_contract(rule, given):
     ("name", "implementation"), once([pair for pair in FAST if pair[1] == "chunked" and not CASES[pair[0]].fixed], ONE)
 )
 def test_lengths_that_are_no_multiple_of_a_block(monkeypatch, name, implementation):
-    monkeypatch.setattr(loops, "rule", lambda call, units: plan.Tiling(64, 48))
+    monkeypatch.setattr(loops, "rule", lambda call, score, units: plan.Tiling(64, 48))
     case, arrays, mask = CASES[name], inputs(130, 130, batch=(1,)), Mask(causal=True, key_lengths=jnp.array([101]))
     rules.close(*(case.outcome(which, arrays, case.weights(), mask) for which in (implementation, "xla")))
 

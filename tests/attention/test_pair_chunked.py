@@ -21,7 +21,7 @@ T, S, HEADS, WIDTH = 7, 11, 4, 6
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Tiles that divide neither length, one sequence at a time."""
-    monkeypatch.setattr(loops, "rule", lambda call, units: plan.Tiling(4, 3))
+    monkeypatch.setattr(loops, "rule", lambda call, score, units: plan.Tiling(4, 3))
 
 
 def inputs(hidden=(4, 3), *, per_head=False, key_heads=HEADS, queries=T, keys=S, batch=2, dtype=jnp.float64):
@@ -119,7 +119,7 @@ def test_depths_and_shared_key_heads_with_tiles_by_rule(hidden):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("sequences", [1, 2, 3, 6])
 def test_sequences_together_change_nothing(monkeypatch, sequences):
-    monkeypatch.setattr(loops, "rule", lambda call, units: plan.Tiling(T, S, sequences))
+    monkeypatch.setattr(loops, "rule", lambda call, score, units: plan.Tiling(T, S, sequences))
     check(inputs(batch=6), bias(1, HEADS, T, S), mask=Mask(key_lengths=jnp.arange(6) + 3))
 
 

@@ -18,7 +18,7 @@ from attention.dropout import row_words
 from attention.forms import MLP, Dot
 from attention.kernels.arrays import spread_heads
 from attention.kernels.call import Call
-from attention.kernels.loops.plan import Rules, Tensors, TilePlan, Tiling, rule, zeros
+from attention.kernels.loops.plan import Rules, Tensors, TilePlan, rule, zeros
 from attention.kernels.loops.scores import of_tiles
 from attention.kernels.loops.sequences import TiledSequences
 from attention.mesh import BATCH, devices
@@ -52,7 +52,7 @@ def attend(call: Call) -> tuple[jax.Array, None]:
     arrays = call.query, call.key, call.value
     query, key, value = jax.tree.map(lambda x: x.reshape(size, *x.shape[len(batch) :]), arrays)
     form = queries, heads, mask.causal, mask.window, call.dropout_rate
-    plan = TilePlan(score, call.normaliser, rule(call, units), *form)
+    plan = TilePlan(score, call.normaliser, rule(call, score, units), *form)
     out = _attend(plan, Tensors(query, key, value, call.flat(call.bias, 3), weights), rules)
     return out.reshape(*batch, *out.shape[1:]), None
 
@@ -102,8 +102,6 @@ def gradients(
     plan: TilePlan, tensors: Tensors, rules: Rules, *rows: jax.Array, pull: Callable = TiledSequences.backward_through
 ) -> Tensors:
     """Computes the gradients of all tensors, at least in float32, by the method `pull`."""
-    if plan.tiling.backward:
-        plan = dataclasses.replace(plan, tiling=Tiling(*plan.tiling.backward, plan.tiling.sequences))
     shared_bias = tensors.bias is not None and len(tensors.bias) < len(rows[-1])
 
     def group(arguments, sums):

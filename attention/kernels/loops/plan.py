@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +12,10 @@ from attention.dropout import RowWords
 from attention.kernels.arrays import precise, score_dtype
 from attention.kernels.call import Call
 from attention.mesh import platform
-from attention.normaliser import Normaliser
+from attention.normaliser import Normaliser, reduce_last
 
-SHORT = 64  # queries and keys of a tile, if a causal sequence would fit into one
+LANES = 32  # numbers that a CPU reduces at once
+SHORT = 64  # queries or keys that are never cut
 
 
 class TileAt(NamedTuple):
@@ -36,7 +37,13 @@ class TileAt(NamedTuple):
 
 
 class TileScore:
-    """Base of the scores of pairs of rows and columns. They are equal by value, so that plans are too."""
+    """Base of the scores of pairs of rows and columns. They are equal by value, so that plans are too.
+
+    Attributes:
+      cut: Whether a CPU cuts sequences that fit in a tile too.
+    """
+
+    cut: ClassVar[bool] = False
 
     def split(self, x: Any) -> Any:
         """Lays queries or keys `(..., L, H)` out for the score: a tree of arrays `(..., L)` or `(..., L, any)`."""
@@ -66,13 +73,11 @@ class Tiling:
       queries: Number of queries of each head.
       keys: Number of keys of each head.
       sequences: Number of sequences whose tiles are computed together.
-      backward: Queries and keys in the backward pass, if they differ from those of the forward pass.
     """
 
     queries: int
     keys: int
     sequences: int = 1
-    backward: tuple[int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,26 +159,25 @@ class Rules(NamedTuple):
     layer: jax.Array
 
 
-def rule(call: Call, units: int) -> Tiling:
+def rule(call: Call, score: TileScore, units: int) -> Tiling:
     """Takes the tiles that the call gives, or tiles whose largest array, of pairs times units, fits in fast memory.
 
-    Sequences that fit are not cut. Fast memory on a CPU is 2 MiB, the L2 cache of two cores. The table has the time of
-    forward + backward over that of `jax.nn`'s dot-product attention (XLA), with T = 1024, causal, 8 heads of 64,
-    float32, 2 busy cores of an AMD EPYC, jax 0.10.2. The rule takes the bold sizes (`benchmarks/README.md` has
-    measurements on a quiet machine):
+    Sequences that fit are not cut, several of them share a step. Fast memory on a CPU is 2 MiB, the L2 cache of two
+    cores. Milliseconds of forward + backward with T = 1024, causal, 8 heads of 64, float32, on 2 cores of an AMD EPYC,
+    jax 0.10.2; the rule takes the bold sizes:
 
-    | queries × keys     | 16 × 64 | 32 × 64 | 64 × 64 | 128 × 128 | 128 × 256 | 256 × 256 |
-    | ------------------ | ------- | ------- | ------- | --------- | --------- | --------- |
-    | hidden (2, 1)      |         |         |         | 0.16      | **0.15**  | 0.17      |
-    | hidden (16, 8)     | 1.30    | 1.03    | **1.0** |           |           |           |
-    | hidden (64, 32)    | **3.2** | 3.2     |         |           |           |           |
-    | additive, 64 units | **1.5** | 1.6     |         |           |           |           |
+    | queries × keys | 64 × 64 | 128 × 128 | 128 × 256 | 256 × 256 | 256 × 512 | 512 × 512 |
+    | -------------- | ------- | --------- | --------- | --------- | --------- | --------- |
+    | dot product    | 36.6    | 32.3      | 21.5      | **19.3**  | 22.8      | 35.6      |
+    | hidden (2, 1)  | 25.8    | 18.4      | 18.5      | **16.7**  | 21.0      | 37.1      |
 
-    On other platforms fast memory is 256 MiB, so that a step has enough work to hide its launch. Not measured.
+    More units have smaller tiles: 64 × 64 for hidden (16, 8), 16 × 64 for hidden (64, 32). On other platforms fast
+    memory is 256 MiB, so that a step has enough work to hide its launch. Not measured.
 
     Args:
       call: The call, whose shapes, mask and dtype decide.
-      units: Numbers for each pair in the widest layer.
+      score: The score of a tile.
+      units: Numbers for each pair that are stored at once.
     """
     *_, heads, queries, keys = call.scores_shape
     if call.block:
@@ -181,48 +185,39 @@ def rule(call: Call, units: int) -> Tiling:
     cpu = platform() == "cpu"
     fast = 2**21 if cpu else 2**28
     pairs = max(1, fast // (heads * units * jnp.dtype(score_dtype(call.value)).itemsize))  # of each head
-    together = max(1, pairs // (queries * keys))
-    if cpu and units == 1 and together == 1:
-        return _of_products(queries, keys, 2 * pairs, call.mask.causal)
-    if queries * keys <= 2 * pairs:
-        return Tiling(queries, keys, together)
-    columns = _blocks(keys, _side(pairs))
-    return Tiling(_blocks(queries, max(8, pairs // columns)), columns)
-
-
-def _of_products(queries: int, keys: int, pairs: int, causal: bool) -> Tiling:
-    """Chooses tiles for scores whose time is that of matrix products, on a CPU.
-
-    XLA gives a batch of products to YNNPACK, which shares the rows of each among the cores, and no row where a product
-    is small: 8 of 256 × 64 × 256 keep one core of two busy (85 GFLOP/s), 8 of 512 × 64 × 256 both (146). So there are
-    more rows than columns in both passes, and the rows are queries in the forward pass and keys in the backward pass.
-    A causal mask cuts sequences of one tile too, since small products on one core beat twice as many on two.
-
-    Args:
-      queries: T.
-      keys: S.
-      pairs: The most pairs of a tile.
-      causal: Whether later keys are masked.
-    """
-    if queries * keys <= pairs:
-        return Tiling(_blocks(queries, SHORT), _blocks(keys, SHORT)) if causal else Tiling(queries, keys)
-    rows, columns = _blocks(queries, _side(pairs)), _blocks(keys, _side(pairs))
-    forward = rows, _blocks(keys, max(8, pairs // rows))
-    return Tiling(*forward, backward=(_blocks(queries, max(8, pairs // columns)), columns))
+    cut = score.cut and cpu and max(queries, keys) > SHORT
+    if queries * keys <= 2 * pairs and not cut:
+        return Tiling(queries, keys, max(1, pairs // (queries * keys)))
+    columns = _blocks(keys, _side(pairs), cut)
+    return Tiling(_blocks(queries, max(8, pairs // columns), cut), columns)
 
 
 def _side(pairs: int) -> int:
     return max(64, 2 ** math.ceil(math.log2(pairs) / 2))
 
 
-def _blocks(length: int, most: int) -> int:
-    return length if length <= most else even(length, most, 8)
+def _blocks(length: int, most: int, cut: bool) -> int:
+    if cut:
+        most = min(most, max(SHORT, -(-length // 2)))
+    return length if length <= most else even(length, most, 8 if most < LANES else LANES)
 
 
 def even(length: int, most: int, multiple: int) -> int:
     """Computes the size of the fewest equal blocks of at most `most`, rounded up to a multiple."""
     blocks = -(-length // most)
     return -(-length // (blocks * multiple)) * multiple
+
+
+def reduce_in_lanes(function: Callable, x: jax.Array) -> jax.Array:
+    """Does what `attention.normaliser.reduce_last` does, on a CPU in a quarter of the time.
+
+    XLA takes the numbers of the last axis one after the other there. So it is given lanes first, which vector
+    instructions add; the barrier keeps XLA from joining both steps.
+    """
+    if platform() != "cpu" or x.shape[-1] % LANES or not x.size:
+        return reduce_last(function, x)
+    lanes = function(x.reshape(*x.shape[:-1], -1, LANES), -2)
+    return reduce_last(function, jax.lax.optimization_barrier(lanes))
 
 
 def zeros(tree: Any) -> Any:

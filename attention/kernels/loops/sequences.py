@@ -15,7 +15,7 @@ from attention.dropout import keep_columns
 from attention.kernels import flash
 from attention.kernels.arrays import precise, score_dtype
 from attention.kernels.flash import Carry
-from attention.kernels.loops.plan import Rules, Tensors, TileAt, TilePlan, Weights, product, zeros
+from attention.kernels.loops.plan import Rules, Tensors, TileAt, TilePlan, Weights, product, reduce_in_lanes, zeros
 from attention.mask import keys_in_sight, near
 
 
@@ -187,7 +187,7 @@ class TiledSequences:
             scores = self.plan.score(rows, self.columns(self.key, j), self.weights.score, self.at(i, j))
             value = self.columns(self.value, j)
             add = lambda weights: product("bkrs,bksv->bkrv", weights.astype(value.dtype), value)  # noqa: E731
-            return flash.step(normaliser, carry, self.finish(scores, i, j), self.kept(i, j), add)
+            return flash.step(normaliser, carry, self.finish(scores, i, j), self.kept(i, j), add, reduce_in_lanes)
 
         column = jnp.zeros((*self.shape[:2], self.shape[2] * self.tile[0], 1), self.dtype)
         count = self.count_keys(i) if normaliser.counts else column + 1

@@ -8,9 +8,10 @@ import pytest
 from attention import Mask, UnsupportedError, UsageError, dot_product_attention
 from attention.check.subject import inputs
 from attention.forms import Dot
-from attention.kernels import loops
 from attention.kernels.call import Call, parse_implementation
 from attention.kernels.loops import plan
+from attention.kernels.loops.scores import DotScore, NarrowScore
+from attention.normaliser import reduce_last
 from tests.attention.cases import CASES
 from tests.sizes import more, once
 
@@ -23,33 +24,46 @@ def test_any_sizes_compute_the_same(x64, name, sizes):
     chex.assert_trees_all_close(whole, tiled, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", once(["dot_product", "alibi"], ["dot_product"]))
-def test_the_backward_pass_may_have_other_sizes(x64, monkeypatch, name):
-    weights, mask = CASES[name].weights(), Mask(causal=True, window=5)
-    options = {"dropout_rate": 0.31, "dropout_key": jax.random.key(3)}  # a rate for which no test compiles other sizes
-    monkeypatch.setattr(loops, "rule", lambda call, units: plan.Tiling(3, 2, backward=(2, 4)))
-    tiled, whole = (CASES[name].outcome(which, inputs(), weights, mask, **options) for which in ("chunked", "xla"))
-    chex.assert_trees_all_close(tiled, whole, rtol=0, atol=1e-10)
-
-
-def rule(length, heads=8, mask=None, block=None):
+def rule(length, heads=8, score=None, block=None):
     array = jnp.zeros((1, length, heads, 4))
     fields = {"scores_shape": (1, heads, length, length), "value": array, "bias": None, "dropout_rate": 0.0}
-    fields |= {"dropout_seed": None, "return_weights": False, "mask": mask or Mask(), "block": block}
-    return plan.rule(Call(form=Dot(array, array, 1.0), **fields), 1)
+    fields |= {"dropout_seed": None, "return_weights": False, "mask": Mask(), "block": block}
+    return plan.rule(Call(form=Dot(array, array, 1.0), **fields), score or DotScore(1.0), 1)
+
+
+UNITS = NarrowScore("relu", per_head=True)
 
 
 @pytest.mark.parametrize(
-    ("causal", "length", "tiling"),
+    ("score", "length", "tiling"),
     [
-        (True, 100, plan.Tiling(100, 100, 6)),
-        (True, 256, plan.Tiling(64, 64)),
-        (False, 256, plan.Tiling(256, 256)),
-        (True, 1024, plan.Tiling(512, 256, backward=(256, 512))),
+        (None, 100, plan.Tiling(100, 100, 6)),
+        (None, 256, plan.Tiling(256, 256)),
+        (None, 1000, plan.Tiling(256, 256)),
+        (UNITS, 50, plan.Tiling(50, 50, 26)),
+        (UNITS, 100, plan.Tiling(64, 64)),
+        (UNITS, 257, plan.Tiling(160, 160)),
+        (UNITS, 4096, plan.Tiling(256, 256)),
     ],
 )
-def test_products_have_more_rows_than_columns_in_both_passes(causal, length, tiling):
-    assert rule(length, mask=Mask(causal=causal)) == tiling
+def test_tiles_fit_in_fast_memory_and_units_are_always_in_a_loop(score, length, tiling):
+    assert rule(length, score=score) == tiling
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 64), (3, 50), (4, 32), (0, 64)])
+@pytest.mark.parametrize("reduce", [jnp.sum, jnp.max])
+def test_reducing_in_lanes_is_reducing(reduce, shape):
+    x, ways = jax.random.normal(jax.random.key(0), shape), (reduce_last, plan.reduce_in_lanes)
+    chex.assert_trees_all_close(*(way(reduce, x) for way in ways), rtol=1e-6)
+    gradients = [jax.grad(lambda x, way=way: jnp.sum(way(reduce, x) ** 2))(x) for way in ways]
+    chex.assert_trees_all_close(*gradients, rtol=1e-5)
+
+
+def test_a_cpu_alone_reduces_in_lanes(monkeypatch):
+    program = lambda: str(jax.make_jaxpr(lambda x: plan.reduce_in_lanes(jnp.sum, x))(jnp.zeros((2, 64))))  # noqa: E731
+    assert "optimization_barrier" in program()
+    monkeypatch.setattr(plan, "platform", lambda: "gpu")
+    assert "optimization_barrier" not in program()
 
 
 def test_the_sizes_are_what_is_computed_with():
