@@ -78,12 +78,19 @@ def unknown(kind: str, value: object, valid: Iterable[str]) -> UsageError:
       kind: The kind of thing that is named, as it reads in a sentence ("attention mechanism").
     """
     valid = sorted(valid)
-    nearest = difflib.get_close_matches(str(value), valid, n=NEAREST)
+    short = [name for name in valid if _initials(name) == str(value)]
+    nearest = [*short, *difflib.get_close_matches(str(value), valid, n=NEAREST)][:NEAREST]
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     names = f"Valid: {', '.join(valid) or 'none'}"
     if len(valid) > MANY and len(nearest) == NEAREST:
         names = f"Nearest of {len(valid)}: {', '.join(nearest)}"
     return UsageError(f"Unknown {kind} {value!r}.{hint} {names}.")
+
+
+def _initials(name: str) -> str:
+    """Shortens the last part of a field's name: `optimizer.lr` for `optimizer.learning_rate`."""
+    head, dot, last = name.rpartition(".")
+    return head + dot + "".join(word[:1] for word in last.split("_"))
 
 
 def explain_hidden(packages: Sequence[str] = ("models", "train")) -> None:

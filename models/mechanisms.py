@@ -11,6 +11,7 @@ This prints the table:
 """
 
 import dataclasses
+import inspect
 import keyword
 import math
 from typing import Annotated, Any
@@ -291,6 +292,8 @@ def _as_mechanism(name: str, found: Any) -> Mechanism:
     if isinstance(found, Mechanism):
         return found
     if not isinstance(found, Mixer) and not (isinstance(found, type) and issubclass(found, Mixer)):
+        if inspect.isfunction(found):
+            raise UsageError(f"{found.__name__} is a plain function; write @attention.pair above its definition.")
         raise UsageError(f"A layer needs a string such as 'neural(dim=2)', a score or a Mechanism, not {found!r}.")
     score = found() if isinstance(found, type) else found
     check_definition(score)

@@ -17,6 +17,7 @@ from train.grids.trial_table import TrialTable
 
 SHOWN = (BASELINE, "linear", "gated_delta")  # have curves on every page
 STRONG = 0.55  # share of the way from chance to 1 above which letters are light
+ALONE = f"Nothing is compared: no cell has a baseline that was made alike. Add {BASELINE} to the command."
 COSTS = {"parameters": "parameters", "forward_flops_per_example": "operations, thousand", "cache_bytes": "cache, bytes"}
 
 
@@ -35,7 +36,7 @@ def page(table: TrialTable, asked: Sequence[str], remarks: Sequence[str] = ()) -
         figures.insert(0, pictures.frontier(table, asked))
     texts = {
         "TITLE": f"Trials: {html.escape(', '.join(asked))}",
-        "CLAIMS": "\n".join(claims) or "<li>Nothing is compared: no cell has a baseline beside it.</li>",
+        "CLAIMS": "\n".join(claims) or f"<li>{ALONE}</li>",
         "BASELINE": BASELINE,
         "TRIALS": "\n".join(f"<dt>{trial}</dt><dd>{html.escape(_task(of))}</dd>" for trial, of in table.trials.items()),
         "HEAT": _heat(table, specs, asked),

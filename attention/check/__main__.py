@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     return 1 if broken else 0
 
 
@@ -66,7 +68,8 @@ def _fault(rule: Callable[..., None], *given: object) -> str:
     try:
         rule(*given)
     except Exception as error:  # of a user's code, too
-        return f"{type(error).__name__}: {brief(error)}"
+        kind = "" if isinstance(error, AssertionError) and str(error) else f"{type(error).__name__}: "
+        return kind + brief(error)
     return ""
 
 

@@ -51,6 +51,9 @@ def equals_the_reference_under_other_masks(case: Subject, name: str) -> None:
 def _compare(case: Subject, name: str, arrays: Arrays, mask: Mask, **options: Any) -> None:
     weights = case.weights()
     found, expected = (case.outcome(which, arrays, weights, mask, **options) for which in (name, "reference"))
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((found, expected))), (
+        "an output or a gradient is not finite"
+    )
     # Relative to numbers above 1: with a bias, what `sum` divides by may be nearly 0, and gradients millions.
     sizes = jax.tree.map(lambda x: jnp.maximum(1.0, jnp.abs(x).max(initial=0.0)), expected)
     close(*(jax.tree.map(lambda x, size: x / size, tree, sizes) for tree in (found, expected)))

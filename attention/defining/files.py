@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -54,8 +55,13 @@ def load(name: str) -> Any:
         raise UsageError(f"Cannot read {place}, which {name} names; give the path of a Python file.") from error
     module = _module(path, text)
     if not hasattr(module, member):
-        raise unknown(f"mechanism of {place}", member, [x for x in vars(module) if not x.startswith("_")])
+        raise unknown(f"mechanism of {place}", member, [x for x, made in vars(module).items() if _is_own(module, made)])
     return getattr(module, member)
+
+
+def _is_own(module: ModuleType, made: Any) -> bool:
+    """Tells whether a mechanism, or a class or function that may be one, comes from the file itself."""
+    return getattr(made, "__module__", type(made).__module__) == module.__name__
 
 
 def _place(place: str) -> Path:
@@ -80,8 +86,12 @@ def _module(path: Path, text: str) -> ModuleType:
     sys.modules[name] = module  # where dataclasses look for it
     try:
         exec(compile(text, str(path), "exec"), vars(module))
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
     except Exception as error:
-        raise UsageError(f"{path} fails: {type(error).__name__}: {error}.") from error
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        where = f"{path}, line {lines[-1]}," if lines else str(path)
+        raise UsageError(f"{where} fails: {type(error).__name__}: {error}.") from error
     return module
 
 

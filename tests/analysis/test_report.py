@@ -279,7 +279,7 @@ def test_mistakes_are_one_sentence(tmp_path, write_run, capsys, flags, message):
 
 
 def test_what_is_in_doubt_is_said_beside_the_verdict(tmp_path, write_run):
-    facts = {"test_examples": 15, "baselines": {"majority_accuracy": 0.5}}
+    facts = {"test_examples": 15, "baselines": {"most_frequent_accuracy": 0.5}}
     for name, accuracies in {"dot_product": (0.9, 0.98), "super": (0.5, 0.49)}.items():
         for seed, accuracy in enumerate(accuracies):
             write_run(tmp_path / f"{name}{seed}", seed, accuracy, model__attention=name, **facts)

@@ -35,7 +35,7 @@ RESULT = {
     "patch": 2,
     "train_examples": 10,
     "test_examples": 5,
-    "baselines": {"majority_accuracy": 0.1},
+    "baselines": {"most_frequent_accuracy": 0.1},
     "training_flops_per_example": 10,
     "best": {"validation": {"accuracy": 0.8, "loss": 0.2}, "test": {"accuracy": 0.9, "loss": 0.1}},
     "final": {"test": {"accuracy": 0.9, "loss": 0.1}},

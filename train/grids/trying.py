@@ -13,6 +13,7 @@ from attention.types import Rule, check
 from models.fields import LAYERS
 from models.mechanisms import resolve
 from train import cli
+from train.cli.terminal import counted
 from train.data.trials.sizes import CPU, PUBLISHED
 from train.grids import cells, matching, pool, running, tuning
 from train.grids.cells import Cell
@@ -76,7 +77,7 @@ def run(flags: argparse.Namespace) -> int:
         return _merge([*flags.merge, *map(Path, flags.specs)], flags.out)
     asked = cells_of(flags)
     others, path = before(asked), asked[0].directory / cells.TABLE
-    print(f"Checking {len(asked)} cells", flush=True)
+    print(f"Checking {counted(len(asked), 'cell')}", flush=True)
     reasons, jobs, together = matching.in_new_process(matching.examine, [cell.request for cell in asked])
     possible = [cell for cell, reason in zip(asked, reasons, strict=True) if not reason]
     jobs = flags.jobs or jobs

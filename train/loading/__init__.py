@@ -46,10 +46,10 @@ def resolve(spec: str, overrides: Mapping[str, str]) -> tuple[Config, dict[str, 
 def load(spec: str) -> ConfigDict:
     """Loads the config of a file, `path/to/file.py` or `path/to/file.py:argument`.
 
-    A relative path is looked up in the current folder, then beside this package.
+    A relative path is looked up in the current folder, then beside this package; `vit_digits` is one of its configs.
     """
     text, _, argument = spec.partition(":")
-    path = next((p for p in (Path(text), PACKAGE / text) if p.is_file()), None)
+    path = next((p for p in (Path(text), PACKAGE / text, PACKAGE / f"configs/{text}.py") if p.is_file()), None)
     if path is None:
         raise unknown("config file", text, [f"configs/{path.name}" for path in files()])
     if path.suffix != ".py":

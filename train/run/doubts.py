@@ -7,8 +7,8 @@ from train.cli.terminal import counted
 
 FEW = 100  # test examples; with fewer, an accuracy is known to 10 points at best
 SIZES = ("test_examples", "train_examples", "tokens", "patch")  # entries of a result, some of them optional
+BITS = "bits_per_byte"
 CONSTANT = {  # the baselines that do not look at the example
-    "majority_accuracy": "giving the same class always",
     "most_frequent_accuracy": "giving the same class always",
     "chance_accuracy": "guessing",
 }
@@ -37,3 +37,6 @@ def of_metrics(test: Mapping[str, float], about: Mapping[str, Any]) -> Iterator[
         accuracy, constant = test.get("accuracy", 1.0), about.get("baselines", {}).get(name, 0.0)
         if accuracy <= constant:
             yield f"An accuracy of {accuracy:.1%} is not above the {constant:.1%} of {what}."
+    counted_bits = [bits for name, bits in about.get("baselines", {}).items() if name.endswith(BITS)]
+    if counted_bits and test.get(BITS, 0.0) >= (best := min(counted_bits)):
+        yield f"{test[BITS]:.4g} bits per byte are not below the {best:.4g} of counting n-grams in the training text."

@@ -34,7 +34,7 @@ def header(setup: Setup, state: TrainState) -> Iterator[str]:
     yield from outline("Training", setup, state)
     measured = {split: task.eval_examples(split) for split in task.sources}
     counts = ", ".join(f"{n:,} {split}" for split, n in (measured | {"train": task.train_examples}).items())
-    yield f"Data: {counts}; {timetable.total:,} steps of {setup.config.data.batch_size}"
+    yield f"Data: {counts}; {counted(timetable.total, 'step')} of {setup.config.data.batch_size}"
     yield from map(doubts.caution, doubts.of_sizes(setup.about | sizes(setup)))
     yield from replicas.remarks()
     yield from task.remarks()

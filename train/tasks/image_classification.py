@@ -18,7 +18,7 @@ from train.data.pipeline import Examples
 from train.data.splits import PARTS
 from train.losses import in_nats, in_top, of_examples
 from train.step import Batch, Sums
-from train.tasks.task import Task
+from train.tasks.task import Task, check_classes
 
 
 class ImageClassification(Task):
@@ -54,11 +54,11 @@ class ImageClassification(Task):
         return self.sources["train"].split.class_names
 
     def baselines(self) -> dict[str, float]:
-        """Measures the accuracy of always choosing the most frequent test class, or without labels that of guessing."""
-        labels = self.sources["test"].split.labels
-        if labels is None:
+        """Measures the accuracy of always choosing the training's most frequent class; without labels, of guessing."""
+        train, test = (self.sources[split].split.labels for split in ("train", "test"))
+        if train is None or test is None:
             return {"chance_accuracy": 1 / self.sizes[1]}
-        return {"majority_accuracy": float(np.bincount(labels).max() / len(labels))}
+        return {"most_frequent_accuracy": float((test == np.bincount(train).argmax()).mean())}
 
     def describe(self, params: dict) -> dict[str, str | int]:
         model = self.model.config
@@ -71,6 +71,7 @@ class ImageClassification(Task):
         return transforms.output_shape(transforms.parse(chain), self.sources[split].split.image_shape)
 
     def _check_model(self) -> None:
+        check_classes(self.class_names)
         super()._check_model()
         trained, model = self.sizes[0], self.model.config
         for split in ("validation", "test"):

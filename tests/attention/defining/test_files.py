@@ -72,7 +72,13 @@ def test_a_row_of_a_file_keeps_its_projections(mine):
         (CODE, "my.py:prodcut", "Unknown mechanism of my.py 'prodcut'. Did you mean 'product'"),
         (CODE, "no.py:product", "Cannot read no.py, which no.py:product names; give the path of a Python file"),
         (CODE + "x = 3", "my.py:x", "A layer needs .* a score or a Mechanism, not 3"),
-        (CODE + "1 / 0", "my.py:product", "my.py fails: ZeroDivisionError: division by zero"),
+        (CODE + "1 / 0", "my.py:product", r"my.py, line \d+, fails: ZeroDivisionError: division by zero"),
+        (
+            CODE + "def plain(query, key, at):\n    return 0.0",
+            "my.py:plain",
+            "plain is a plain function; write @attention.pair",
+        ),
+        (CODE, "my.py:jnp_", r"Unknown mechanism of my.py 'jnp_'\. Valid: product\."),
         (CODE, "my.py:product(scael=1.0)", "Unknown option of my.py:product 'scael'. Did you mean 'scale'"),
     ],
 )

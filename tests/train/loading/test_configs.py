@@ -160,6 +160,8 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
             "Unknown config file 'configs/vit_digit.py'. Did you mean 'configs/vit_digits.py'?",
         ),
         (["--config=configs/vit_digits.py:supr"], "Did you mean 'super'?"),
+        (["--config=vit_digits:supr"], "Did you mean 'super'?"),
+        (["--config.optimizer.lr=1"], "Did you mean '--config.optimizer.learning_rate'?"),
         (["--config=configs/vit_cifar100_super.py:x"], "cannot take the argument 'x'"),
         (["--config=train/main.py"], "has no function get_config"),
         (["--config=README.md"], "configs are Python files"),

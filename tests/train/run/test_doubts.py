@@ -30,7 +30,14 @@ def test_few_examples_and_many_tokens(changes, said):
 
 @pytest.mark.parametrize(("accuracy", "is_doubted"), [(0.3, True), (0.4, True), (0.41, False)])
 def test_an_accuracy_that_a_constant_answer_has_too(accuracy, is_doubted):
-    said = list(doubts.of_metrics({"accuracy": accuracy}, {"baselines": {"majority_accuracy": 0.4}}))
+    said = list(doubts.of_metrics({"accuracy": accuracy}, {"baselines": {"most_frequent_accuracy": 0.4}}))
     sentence = f"An accuracy of {accuracy:.1%} is not above the 40.0% of giving the same class always."
     assert said == [sentence] * is_doubted
     assert not list(doubts.of_metrics({"loss": 1.0}, {"baselines": {"unigram_perplexity": 2.0}}))
+
+
+@pytest.mark.parametrize(("bits", "is_doubted"), [(2.5, False), (2.6, True)])
+def test_a_language_model_that_counting_beats(bits, is_doubted):
+    about = {"baselines": {"context_2_bits_per_byte": 3.1, "context_5_bits_per_byte": 2.577}}
+    sentence = f"{bits} bits per byte are not below the 2.577 of counting n-grams in the training text."
+    assert list(doubts.of_metrics({"bits_per_byte": bits}, about)) == [sentence] * is_doubted

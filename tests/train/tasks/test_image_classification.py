@@ -14,6 +14,7 @@ from train.data.images import section
 from train.data.images.section import ImageExamples
 from train.data.splits import PARTS
 from train.losses import cross_entropy, in_top
+from train.tasks.task import check_classes
 
 LOGITS = jax.random.normal(jax.random.key(0), (6, 10)) * 3
 LABELS = jnp.array([0, 3, 9, 2, 2, 7])
@@ -114,8 +115,15 @@ def test_the_first_five_count_only_where_there_are_more_classes(classes, has, mo
     assert ("top5" in jax.eval_shape(lambda p: task.loss(p, batch, None), params)) == has
 
 
-def test_the_baseline_is_the_share_of_the_tests_greatest_class(monkeypatch):
-    images = labelled(np.zeros((6, 8, 8, 1), np.uint8), [0, 1, 2, 2, 2, 0])
-    monkeypatch.setattr("train.data.encodings.images.load", lambda data: dict.fromkeys(PARTS, images))
+def test_the_baseline_is_the_trainings_most_frequent_class(monkeypatch):
+    labels = {"train": [0, 2, 2], "validation": [0, 1, 0], "test": [0, 0, 0, 1, 2, 2]}
+    images = {part: labelled(np.zeros((len(of), 8, 8, 1), np.uint8), of) for part, of in labels.items()}
+    monkeypatch.setattr("train.data.encodings.images.load", lambda data: images)
     task = tasks.of(loading.resolve("configs/vit_digits.py", {"data.classes": "3", "model.depth": "1"})[0])
-    assert task.baselines() == {"majority_accuracy": 0.5}
+    assert task.baselines() == {"most_frequent_accuracy": 1 / 3}
+
+
+def test_one_class_is_refused():
+    check_classes(("a", "b"))
+    with pytest.raises(UsageError, match=r"examples are of one class, 'a'; a classifier needs at least two"):
+        check_classes(("a",))
