@@ -233,8 +233,8 @@ def fairness(found: Found, against: Baseline, subject: str) -> str:
         else:
             extremes = dict.fromkeys(f"{ratio:.2f}" for ratio in (min(ratios), max(ratios)))
             unequal.append(f"{what} ({' to '.join(extremes)} times the baseline's)")
-    said = [f"{subject} equal {_and(equal)}."] * bool(equal) + [f"Not equal: {_and(unequal)}."] * bool(unequal)
-    return " ".join(said)
+    said = ((f"{subject} equal", equal), ("Not equal:", unequal))
+    return " ".join(f"{start} {_and(what)}." for start, what in said if what)
 
 
 def text_of(against: Baseline) -> str:

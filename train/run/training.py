@@ -200,7 +200,7 @@ class TrainingRun(contextlib.ExitStack):
             ended["examples"] = [example for share in processes.exchange(ended["examples"]) for example in share]
             sentence = (
                 f"The loss{name} was {ended['loss']} and the gradient norm {ended['gradient_norm']} at step "
-                f"{ended['step'] + 1}, on the training examples {listed([str(one) for one in ended['examples']], 4)}"
+                f"{ended['step'] + 1}, on the training examples [{listed([str(one) for one in ended['examples']], 4)}]"
             )
             if self._any_alive:
                 self.recorder.say(f"{sentence}; it ends here, and the others go on.")

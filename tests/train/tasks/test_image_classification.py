@@ -116,7 +116,7 @@ def test_the_first_five_count_only_where_there_are_more_classes(classes, has, mo
 
 
 def test_the_baseline_is_the_trainings_most_frequent_class(monkeypatch):
-    labels = {"train": [0, 2, 2], "validation": [0, 1, 0], "test": [0, 0, 0, 1, 2, 2]}
+    labels = {"train": [0, 1, 2, 2], "validation": [0, 1, 2], "test": [0, 0, 0, 1, 2, 2]}
     images = {part: labelled(np.zeros((len(of), 8, 8, 1), np.uint8), of) for part, of in labels.items()}
     monkeypatch.setattr("train.data.encodings.images.load", lambda data: images)
     task = tasks.of(loading.resolve("configs/vit_digits.py", {"data.classes": "3", "model.depth": "1"})[0])
