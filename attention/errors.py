@@ -90,7 +90,7 @@ def unknown(kind: str, value: object, valid: Iterable[str]) -> UsageError:
 def _initials(name: str) -> str:
     """Shortens the last part of a field's name: `optimizer.lr` for `optimizer.learning_rate`."""
     head, dot, last = name.rpartition(".")
-    return head + dot + "".join(word[:1] for word in last.split("_"))
+    return head + dot + "".join(word[:1] for word in last.split("_")) if "_" in last else name
 
 
 def explain_hidden(packages: Sequence[str] = ("models", "train")) -> None:

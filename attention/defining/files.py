@@ -1,5 +1,6 @@
 """Mechanisms from a user's file, such as `my.py:Laplacian`. A file is code: it runs only if the user has named it."""
 
+import dataclasses
 import functools
 import hashlib
 import importlib.util
@@ -60,8 +61,8 @@ def load(name: str) -> Any:
 
 
 def _is_own(module: ModuleType, made: Any) -> bool:
-    """Tells whether a mechanism, or a class or function that may be one, comes from the file itself."""
-    return getattr(made, "__module__", type(made).__module__) == module.__name__
+    """Tells whether something may be a mechanism: a class of the file itself, or an instance such as a row."""
+    return made.__module__ == module.__name__ if isinstance(made, type) else dataclasses.is_dataclass(made)
 
 
 def _place(place: str) -> Path:

@@ -18,7 +18,7 @@ from train.data.pipeline import Examples
 from train.data.splits import PARTS
 from train.losses import in_nats, in_top, of_examples
 from train.step import Batch, Sums
-from train.tasks.task import Task, check_classes
+from train.tasks.task import Task
 
 
 class ImageClassification(Task):
@@ -71,7 +71,8 @@ class ImageClassification(Task):
         return transforms.output_shape(transforms.parse(chain), self.sources[split].split.image_shape)
 
     def _check_model(self) -> None:
-        check_classes(self.class_names)
+        if self.sizes[1] == 1:
+            raise UsageError("All images have one class; give data with at least two classes.")
         super()._check_model()
         trained, model = self.sizes[0], self.model.config
         for split in ("validation", "test"):

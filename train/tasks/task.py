@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -211,9 +211,3 @@ class Task:
     def _check_model(self) -> None:
         key = jax.random.key(0)
         jax.eval_shape(lambda: self.loss(self.init(key), self._example(), key))
-
-
-def check_classes(names: Sequence[str]) -> None:
-    """Raises a UsageError if the training examples have one class only."""
-    if len(names) == 1:
-        raise UsageError(f"All training examples are of one class, {names[0]!r}; a classifier needs at least two.")

@@ -10,7 +10,6 @@ from train import losses
 from train.config.schema import Config
 from train.data.text.section import LabelledTextData
 from train.step import Batch, Sums
-from train.tasks.task import check_classes
 from train.tasks.text import TextTask
 
 
@@ -40,7 +39,3 @@ class TextClassification(TextTask):
         """Measures the accuracy of always choosing the most frequent class of the training split."""
         train, test = (self.corpus.splits[split].labels for split in ("train", "test"))
         return {"most_frequent_accuracy": float((test == np.bincount(train).argmax()).mean())}
-
-    def _check_model(self) -> None:
-        check_classes(self.class_names)
-        super()._check_model()

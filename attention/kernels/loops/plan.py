@@ -185,7 +185,7 @@ def rule(call: Call, score: TileScore, units: int) -> Tiling:
     cpu = platform() == "cpu"
     fast = 2**21 if cpu else 2**28
     pairs = max(1, fast // (heads * units * jnp.dtype(score_dtype(call.value)).itemsize))  # of each head
-    cut = score.cut and cpu and max(queries, keys) > SHORT
+    cut = score.cut and cpu and min(queries, keys) > 1.25 * SHORT
     if queries * keys <= 2 * pairs and not cut:
         return Tiling(queries, keys, max(1, pairs // (queries * keys)))
     columns = _blocks(keys, _side(pairs), cut)
@@ -198,8 +198,9 @@ def _side(pairs: int) -> int:
 
 def _blocks(length: int, most: int, cut: bool) -> int:
     if cut:
-        most = min(most, max(SHORT, -(-length // 2)))
-    return length if length <= most else even(length, most, 8 if most < LANES else LANES)
+        most = min(most, max(SHORT, even(length, -(-length // 2), LANES)))
+    multiple = 8 if most < LANES else LANES
+    return length if length <= most else even(length, most // multiple * multiple, multiple)
 
 
 def even(length: int, most: int, multiple: int) -> int:

@@ -14,6 +14,7 @@ from attention.kernels import pairs
 from attention.kernels.arrays import precise, score_dtype
 from attention.kernels.call import Call
 from attention.kernels.loops.plan import TileAt, TileScore, Weights, product, reduce_in_lanes
+from attention.mesh import platform
 from attention.parameters import Params, Sizes
 
 # Layers up to these sizes are computed unit by unit. Compared with matrix products, hidden layers of (2, 1) and (4, 4)
@@ -30,7 +31,8 @@ def of_tiles(call: Call) -> tuple[Weights, TileScore, int]:
     if isinstance(form, MLP):
         narrow = is_narrow(call)
         score = (NarrowScore if narrow else WideScore)(form.activation, per_head=form.vector.ndim == 2)
-        return Weights((form.layers, form.vector), (), normaliser), score, 1 if narrow else widest(call)
+        units = 1 if narrow and platform() == "cpu" else widest(call)
+        return Weights((form.layers, form.vector), (), normaliser), score, units
     shared, own, tables = pairs.split_params(call)
     shared = {name: x for name, x in shared.items() if name not in normaliser}
     score = PairTiles(call.score, call.scores_shape[-3], call.depth)
@@ -102,7 +104,10 @@ class WideScore(TileScore):
 
     def __call__(self, rows: Any, columns: Any, weights: Any, at: TileAt) -> jax.Array:
         """Computes the scores `(b, N, R, C)`."""
-        score = functools.partial(self._one_head, ACTIVATIONS[self.activation])
+        return self._scores(rows, columns, weights)
+
+    def _scores(self, rows: Any, columns: Any, weights: Any, **ways: Callable) -> jax.Array:
+        score = functools.partial(self._one_head, ACTIVATIONS[self.activation], **ways)
         if self.per_head:
             score = jax.vmap(score, in_axes=(1, 1, 0), out_axes=1)
         return score(rows, columns, weights)
@@ -135,16 +140,22 @@ class NarrowScore(WideScore):
         """Stacks the arrays of the units."""
         return jnp.stack(parts, -1)
 
-    def _one_head(self, activation, rows, columns, weights):
-        layers, vector = weights
-        units = [activation(_paired(row, column)) for row, column in zip(rows, columns, strict=True)]
+    def vjp(self, rows: Any, columns: Any, weights: Any, at: TileAt) -> tuple[jax.Array, Callable]:
+        """Scores keys as rows against queries as columns, and gives the pullback, whose sums are in lanes."""
+        score = functools.partial(self._scores, paired=_paired_by_lanes, weighted=_weighted_by_lanes)
+        scores, pull = jax.vjp(score, rows, columns, weights)
+        return scores, lambda gradient: (*pull(gradient), at.tables)
+
+    def _one_head(self, activation, rows, columns, weights, paired=None, weighted=None):
+        layers, vector = jax.tree.map(lambda x: x.astype(rows[0].dtype), weights)
+        paired, weighted = paired or _paired, weighted or _weighted
+        units = [activation(paired(row, column)) for row, column in zip(rows, columns, strict=True)]
         for kernel, bias in layers:
             biases = [None] * kernel.shape[1] if bias is None else bias
-            units = [activation(_weighted(units, kernel[:, k], x)) for k, x in enumerate(biases)]
-        return _weighted(units, vector, None)
+            units = [activation(weighted(units, kernel[:, k], x)) for k, x in enumerate(biases)]
+        return weighted(units, vector, None)
 
 
-@jax.custom_vjp
 def _paired(row: jax.Array, column: jax.Array) -> jax.Array:
     """Adds each row's number to each column's."""
     return row[..., :, None] + column[..., None, :]
@@ -154,10 +165,6 @@ def _paired_backward(_: None, gradient: jax.Array) -> tuple[jax.Array, jax.Array
     return reduce_in_lanes(jnp.sum, gradient)[..., 0], gradient.sum(-2)
 
 
-_paired.defvjp(lambda row, column: (_paired(row, column), None), _paired_backward)
-
-
-@jax.custom_vjp
 def _weighted(units: list[jax.Array], weights: jax.Array, bias: jax.Array | None) -> jax.Array:
     """Adds units times their weights, and a bias."""
     total = sum(weight * unit for weight, unit in zip(weights, units, strict=True))
@@ -174,13 +181,14 @@ def _weighted_backward(residuals: Any, gradient: jax.Array) -> tuple[list[jax.Ar
     return [weight * gradient for weight in weights], d_weights, None if bias is None else _total(gradient)
 
 
-_weighted.defvjp(_weighted_forward, _weighted_backward)
-
-
 def _total(x: jax.Array) -> jax.Array:
-    return jax.lax.optimization_barrier(
-        reduce_in_lanes(jnp.sum, x)
-    ).sum()  # one step at a time, as in `reduce_in_lanes`
+    rows = reduce_in_lanes(jnp.sum, x)[..., 0]
+    return reduce_in_lanes(jnp.sum, rows).sum()
+
+
+_paired_by_lanes, _weighted_by_lanes = jax.custom_vjp(_paired), jax.custom_vjp(_weighted)
+_paired_by_lanes.defvjp(lambda row, column: (_paired(row, column), None), _paired_backward)
+_weighted_by_lanes.defvjp(_weighted_forward, _weighted_backward)
 
 
 @jax.custom_vjp

@@ -41,6 +41,7 @@ UNITS = NarrowScore("relu", per_head=True)
         (None, 256, plan.Tiling(256, 256)),
         (None, 1000, plan.Tiling(256, 256)),
         (UNITS, 50, plan.Tiling(50, 50, 26)),
+        (UNITS, 80, plan.Tiling(80, 80, 10)),
         (UNITS, 100, plan.Tiling(64, 64)),
         (UNITS, 257, plan.Tiling(160, 160)),
         (UNITS, 4096, plan.Tiling(256, 256)),
@@ -64,6 +65,25 @@ def test_a_cpu_alone_reduces_in_lanes(monkeypatch):
     assert "optimization_barrier" in program()
     monkeypatch.setattr(plan, "platform", lambda: "gpu")
     assert "optimization_barrier" not in program()
+
+
+def test_second_derivatives_are_those_of_xla(x64):
+    """Forward over reverse: the sums of the MLP have gradients of their own in the backward pass alone."""
+    weights = CASES["neural"].weights()
+
+    def hessian(name):
+        loss = lambda x: (CASES["neural"].run(name, inputs(), weights | {"kernel_1": x}) ** 2).sum()  # noqa: E731
+        return jax.hessian(loss)(weights["kernel_1"])
+
+    chex.assert_trees_all_close(hessian("chunked(4, 3)"), hessian("xla"), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("of_arrays", [jnp.float32, jnp.float64])
+def test_weights_may_be_of_another_dtype(x64, of_arrays):
+    arrays = tuple(x.astype(of_arrays) for x in inputs())
+    weights = CASES["neural"].weights(jnp.float64 if of_arrays == jnp.float32 else jnp.float32)
+    tiled, whole = (CASES["neural"].outcome(which, arrays, weights) for which in ("chunked(4, 3)", "xla"))
+    chex.assert_trees_all_close(tiled, whole, rtol=1e-4, atol=1e-5)
 
 
 def test_the_sizes_are_what_is_computed_with():

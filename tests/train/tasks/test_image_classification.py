@@ -14,7 +14,6 @@ from train.data.images import section
 from train.data.images.section import ImageExamples
 from train.data.splits import PARTS
 from train.losses import cross_entropy, in_top
-from train.tasks.task import check_classes
 
 LOGITS = jax.random.normal(jax.random.key(0), (6, 10)) * 3
 LABELS = jnp.array([0, 3, 9, 2, 2, 7])
@@ -123,7 +122,8 @@ def test_the_baseline_is_the_trainings_most_frequent_class(monkeypatch):
     assert task.baselines() == {"most_frequent_accuracy": 1 / 3}
 
 
-def test_one_class_is_refused():
-    check_classes(("a", "b"))
-    with pytest.raises(UsageError, match=r"examples are of one class, 'a'; a classifier needs at least two"):
-        check_classes(("a",))
+def test_one_class_is_refused(monkeypatch):
+    images = labelled(np.zeros((6, 8, 8, 1), np.uint8), np.zeros(6, int))
+    monkeypatch.setattr("train.data.encodings.images.load", lambda data: dict.fromkeys(PARTS, images))
+    with pytest.raises(UsageError, match="All images have one class; give data with at least two classes"):
+        tasks.of(loading.resolve("configs/vit_digits.py", {"data.classes": "1", "model.depth": "1"})[0])
