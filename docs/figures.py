@@ -274,9 +274,10 @@ def attention_in_short(rows: dict[str, dict[str, Any]]) -> str:
         row, paper = rows[f"{spec}, chunked"], rows.get(f"{spec}, paper")
         times = (measure.spread(row["ratios"][baseline]) for baseline in baselines.values())
         memory = f"{row['temp_bytes'] / rows[attention.BASELINE]['temp_bytes']:.3f}"
-        slower = f"{paper['ratios'][row['name']]['median']:.0f}" if paper and "ratios" in paper else ""
-        if paper and not slower:
-            slower = f"not run, it needs {paper['temp_bytes'] / 1e9:.0f} GB"
+        slower = ""
+        if paper:
+            of_own, needs = paper.get("ratios", {}).get(row["name"]), paper["temp_bytes"] / 1e9
+            slower = f"{of_own['median']:.0f}" if of_own else f"not run, it needs {needs:.0f} GB"
         lines.append((name, *times, memory, slower))
     titles = ("forward + backward", *baselines, "memory × `jax.nn`", "the paper's form takes … times as long")
     return plain_markdown(titles, lines)

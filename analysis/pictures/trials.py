@@ -39,11 +39,7 @@ def heat(table: TrialTable) -> Figure:
         colour = "#fefefe" if shades[row, column] > 0.6 else "#010101"  # the same on dark pages
         axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=6)
     axes.imshow(shades, cmap=MAP, vmin=0, vmax=1, aspect="auto")
-    names = [
-        "\n".join([*trial.split("_"), *(f"at {size}" for size in [trials.size_of(name)] if size)])
-        for trial, name in columns
-    ]
-    axes.set_xticks(range(len(columns)), names, fontsize=6)
+    axes.set_xticks(range(len(columns)), [_heading(*column) for column in columns], fontsize=6)
     axes.set_yticks(range(len(rows)), [style.plain(spec) for spec in rows], fontsize=7)
     axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False, length=0)
     axes.grid(visible=False)
@@ -52,6 +48,11 @@ def heat(table: TrialTable) -> Figure:
         fontsize=8,
     )
     return drawn
+
+
+def _heading(trial: str, name: str) -> str:
+    size = trials.size_of(name)
+    return "\n".join([*trial.split("_"), f"at {size}"] if size else trial.split("_"))
 
 
 @style.quiet

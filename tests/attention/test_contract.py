@@ -146,5 +146,8 @@ def test_the_command_says_what_holds_and_what_is_broken(tmp_path, monkeypatch, c
     assert "(it has no oracle" in printed
     assert program.main(["my.py:wrong"]) == 1
     assert "FAILS" in capsys.readouterr().out
+    monkeypatch.setattr(program, "OF_A_FORM", (rules.equals_the_reference,))  # NaN would equal NaN
+    assert program.main(["my.py:wrong"]) == 1
+    assert "(xla: an output or a gradient is not finite" in capsys.readouterr().out
     assert program.main(["alibe"]) == 2
     assert "error: Unknown score 'alibe'. Did you mean 'alibi'" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from attention.mesh import platform
 from attention.normaliser import Normaliser, reduce_last
 
 LANES = 32  # numbers that a CPU reduces at once
-SHORT = 64  # queries or keys that are never cut
+SHORT = 80  # the most queries or keys that are not cut although they fit in a tile
 
 
 class TileAt(NamedTuple):
@@ -168,8 +168,8 @@ def rule(call: Call, score: TileScore, units: int) -> Tiling:
 
     | queries × keys | 64 × 64 | 128 × 128 | 128 × 256 | 256 × 256 | 256 × 512 | 512 × 512 |
     | -------------- | ------- | --------- | --------- | --------- | --------- | --------- |
-    | dot product    | 36.6    | 32.3      | 21.5      | **19.3**  | 22.8      | 35.6      |
-    | hidden (2, 1)  | 25.8    | 18.4      | 18.5      | **16.7**  | 21.0      | 37.1      |
+    | dot product    | 36.5    | 32.2      | 21.2      | **18.2**  | 21.6      | 33.2      |
+    | hidden (2, 1)  | 21.3    | 20.2      | 17.9      | **16.7**  | 21.7      | 54.3      |
 
     More units have smaller tiles: 64 × 64 for hidden (16, 8), 16 × 64 for hidden (64, 32). On other platforms fast
     memory is 256 MiB, so that a step has enough work to hide its launch. Not measured.
@@ -185,7 +185,7 @@ def rule(call: Call, score: TileScore, units: int) -> Tiling:
     cpu = platform() == "cpu"
     fast = 2**21 if cpu else 2**28
     pairs = max(1, fast // (heads * units * jnp.dtype(score_dtype(call.value)).itemsize))  # of each head
-    cut = score.cut and cpu and min(queries, keys) > 1.25 * SHORT
+    cut = score.cut and cpu and min(queries, keys) > SHORT
     if queries * keys <= 2 * pairs and not cut:
         return Tiling(queries, keys, max(1, pairs // (queries * keys)))
     columns = _blocks(keys, _side(pairs), cut)
@@ -198,7 +198,7 @@ def _side(pairs: int) -> int:
 
 def _blocks(length: int, most: int, cut: bool) -> int:
     if cut:
-        most = min(most, max(SHORT, even(length, -(-length // 2), LANES)))
+        most = min(most, even(length, -(-length // 2), LANES))
     multiple = 8 if most < LANES else LANES
     return length if length <= most else even(length, most // multiple * multiple, multiple)
 

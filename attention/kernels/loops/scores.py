@@ -90,6 +90,41 @@ class DotScore(TileScore):
         return product(equation, x, y, self.precision)
 
 
+def _paired(row: jax.Array, column: jax.Array) -> jax.Array:
+    """Adds each row's number to each column's."""
+    return row[..., :, None] + column[..., None, :]
+
+
+def _paired_backward(_: None, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return reduce_in_lanes(jnp.sum, gradient)[..., 0], gradient.sum(-2)
+
+
+def _weighted(units: list[jax.Array], weights: jax.Array, bias: jax.Array | None) -> jax.Array:
+    """Adds units times their weights, and a bias."""
+    total = sum(weight * unit for weight, unit in zip(weights, units, strict=True))
+    return total if bias is None else total + bias
+
+
+def _weighted_forward(units: list[jax.Array], weights: jax.Array, bias: jax.Array | None) -> tuple[jax.Array, Any]:
+    return _weighted(units, weights, bias), (units, weights, bias)
+
+
+def _weighted_backward(residuals: Any, gradient: jax.Array) -> tuple[list[jax.Array], jax.Array, jax.Array | None]:
+    units, weights, bias = residuals
+    d_weights = jnp.stack([_total(gradient * unit) for unit in units])
+    return [weight * gradient for weight in weights], d_weights, None if bias is None else _total(gradient)
+
+
+def _total(x: jax.Array) -> jax.Array:
+    rows = reduce_in_lanes(jnp.sum, x)[..., 0]
+    return reduce_in_lanes(jnp.sum, rows).sum()
+
+
+_paired_by_lanes, _weighted_by_lanes = jax.custom_vjp(_paired), jax.custom_vjp(_weighted)
+_paired_by_lanes.defvjp(lambda row, column: (_paired(row, column), None), _paired_backward)
+_weighted_by_lanes.defvjp(_weighted_forward, _weighted_backward)
+
+
 @dataclasses.dataclass(frozen=True)
 class WideScore(TileScore):
     """The MLP on each pair as matrix products, with the axis of units last.
@@ -146,49 +181,13 @@ class NarrowScore(WideScore):
         scores, pull = jax.vjp(score, rows, columns, weights)
         return scores, lambda gradient: (*pull(gradient), at.tables)
 
-    def _one_head(self, activation, rows, columns, weights, paired=None, weighted=None):
+    def _one_head(self, activation, rows, columns, weights, paired=_paired, weighted=_weighted):
         layers, vector = jax.tree.map(lambda x: x.astype(rows[0].dtype), weights)
-        paired, weighted = paired or _paired, weighted or _weighted
         units = [activation(paired(row, column)) for row, column in zip(rows, columns, strict=True)]
         for kernel, bias in layers:
             biases = [None] * kernel.shape[1] if bias is None else bias
             units = [activation(weighted(units, kernel[:, k], x)) for k, x in enumerate(biases)]
         return weighted(units, vector, None)
-
-
-def _paired(row: jax.Array, column: jax.Array) -> jax.Array:
-    """Adds each row's number to each column's."""
-    return row[..., :, None] + column[..., None, :]
-
-
-def _paired_backward(_: None, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return reduce_in_lanes(jnp.sum, gradient)[..., 0], gradient.sum(-2)
-
-
-def _weighted(units: list[jax.Array], weights: jax.Array, bias: jax.Array | None) -> jax.Array:
-    """Adds units times their weights, and a bias."""
-    total = sum(weight * unit for weight, unit in zip(weights, units, strict=True))
-    return total if bias is None else total + bias
-
-
-def _weighted_forward(units: list[jax.Array], weights: jax.Array, bias: jax.Array | None) -> tuple[jax.Array, Any]:
-    return _weighted(units, weights, bias), (units, weights, bias)
-
-
-def _weighted_backward(residuals: Any, gradient: jax.Array) -> tuple[list[jax.Array], jax.Array, jax.Array | None]:
-    units, weights, bias = residuals
-    d_weights = jnp.stack([_total(gradient * unit) for unit in units])
-    return [weight * gradient for weight in weights], d_weights, None if bias is None else _total(gradient)
-
-
-def _total(x: jax.Array) -> jax.Array:
-    rows = reduce_in_lanes(jnp.sum, x)[..., 0]
-    return reduce_in_lanes(jnp.sum, rows).sum()
-
-
-_paired_by_lanes, _weighted_by_lanes = jax.custom_vjp(_paired), jax.custom_vjp(_weighted)
-_paired_by_lanes.defvjp(lambda row, column: (_paired(row, column), None), _paired_backward)
-_weighted_by_lanes.defvjp(_weighted_forward, _weighted_backward)
 
 
 @jax.custom_vjp
