@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from attention.errors import UsageError, check_known, unknown
+from attention.errors import UsageError, brief, check_known, unknown
 from attention.types import valid_of
 
 T = TypeVar("T")
@@ -154,16 +154,18 @@ def _tree(text: str) -> ast.expr:
         raise ValueError(f"it has {len(text)} characters, and at most {LENGTH} are read")
     try:
         return ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, MemoryError, RecursionError) as error:  # the latter two where it is nested too deeply
-        raise ValueError(f"it is no literal ({error})") from error
+    except SyntaxError as error:
+        raise ValueError(error.msg) from error
+    except (MemoryError, RecursionError) as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def _value(node: ast.expr) -> Any:
     try:
         value = ast.literal_eval(node)
         numbers = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
-    except (TypeError, MemoryError, RecursionError) as error:  # the first for sets of lists
-        raise ValueError(f"it is no literal ({error})") from error
+    except (TypeError, ValueError, MemoryError, RecursionError) as error:  # the first for sets of lists
+        raise ValueError("a value is a number, a word in quotes, or a tuple or list of values") from error
     if any(isinstance(number, int) and number >= NUMBERS for number in numbers):
         raise ValueError(f"it has a number of at least {NUMBERS}")
     return value
@@ -213,7 +215,7 @@ def _read(text: str, read: Callable[[ast.expr], T], plain: str = "") -> tuple[tu
             raise ValueError(f"it has more than {ITEMS} items")
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"Cannot read {text!r}: write names with literal options and counts, joined by '|', such as "
+            f"Cannot read {text!r} ({brief(error)}); write names with literal options and counts, joined by '|': "
             "'first(option=2)*3|second', and last perhaps what repeats, such as 'cycle(first*3|second)'."
         ) from error
     return (*first, *repeated), len(repeated)
@@ -249,5 +251,12 @@ def _call(node: ast.expr) -> SpecItem:
     named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     names = [keyword.arg for keyword in node.keywords] if named else []
     if named and not node.args and all(names) and len(set(names)) == len(names):
-        return SpecItem(node.func.id, {k.arg: _value(k.value) for k in node.keywords})
-    raise ValueError("neither a name nor a call with keyword options, each given once")
+        return SpecItem(node.func.id, {k.arg: _option(k.arg, k.value) for k in node.keywords})
+    raise ValueError("each item is a name, or a name with options in brackets, such as 'name(option=1)'")
+
+
+def _option(name: str, node: ast.expr) -> Any:
+    if isinstance(node, ast.Name):
+        meant = node.id.title() if node.id.lower() in ("true", "false", "none") else repr(node.id)
+        raise ValueError(f"{node.id} is no value; perhaps {name}={meant}")
+    return _value(node)

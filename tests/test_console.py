@@ -32,7 +32,7 @@ def run(capsys, *words):
 def test_it_is_installed_and_names_programs_that_there_are():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"attention-bench": "train.run.console:main"}
-    assert set(console.PROGRAMS.values()) <= set(PROGRAMS)
+    assert set(console.PROGRAMS.values()) <= {*PROGRAMS, "attention.check"}
     tree = ast.parse((ROOT / "train/run/console.py").read_text())
     assert "analysis" not in [
         name.name.partition(".")[0] for node in ast.walk(tree) for name in getattr(node, "names", [])

@@ -22,13 +22,9 @@ HOLDS, FAILS, LEFT = "holds", "FAILS", "–"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program; its exit code is 0 if all holds, 1 if a rule is broken, 2 for a mistake."""
-    parser = argparse.ArgumentParser(
-        prog="python -m attention.check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("specs", nargs="+", metavar="SPEC", help="a name such as alibi, or my.py:Mine of a file")
-    specs = parser.parse_args(arguments).specs
-    files.allow(specs)
     try:
+        specs = _parser().parse_args(arguments).specs
+        files.allow(specs)
         with jax.enable_x64(True), jax.numpy_rank_promotion("raise"):
             broken = sum(_report(spec) for spec in specs)
     except UsageError as error:
@@ -37,6 +33,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return 1 if broken else 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:
+        raise UsageError(f"{message[0].upper()}{message[1:]}; --help shows examples.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = _Parser("python -m attention.check", description=__doc__, formatter_class=plain, allow_abbrev=False)
+    parser.add_argument("specs", nargs="+", metavar="SPEC", help="a name such as alibi, or my.py:Mine of a file")
+    return parser
 
 
 def _report(spec: str) -> int:

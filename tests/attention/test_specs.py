@@ -96,6 +96,22 @@ def test_refuses_in_one_sentence(text):
     assert repr(text) in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("neural(dim=2", "'(' was never closed"),
+        ("neural(dim=two)", "two is no value; perhaps dim='two'"),
+        ("neural(scale=true)", "true is no value; perhaps scale=True"),
+        ("neural(dim=1+1)", "a value is a number, a word in quotes"),
+        ("neural(2)", "each item is a name, or a name with options in brackets"),
+        ("dot_product*0", "a count is a whole number from 1"),
+    ],
+)
+def test_says_why_it_cannot_read(text, reason):
+    with pytest.raises(UsageError, match=re.escape(f"Cannot read {text!r} ({reason}")):
+        parse(text)
+
+
 def test_a_config_reads_its_specs_once(monkeypatch):
     gpt = small(GPTConfig, attention="neural(dim=2)|dot_product", name="gpt", tied_output=True, scale_embeddings=False)
     sizes = {"stages": 2, "depth": 1, "width": 8, "groups": 4, "norm_epsilon": 1e-6, "dropout": 0.0}

@@ -8,9 +8,9 @@ import argparse
 import contextlib
 import ctypes
 import functools
+import logging
 import os
 import re
-import shutil
 import signal
 import sys
 import textwrap
@@ -48,6 +48,7 @@ def run(
       verbatim: Whether the program prints a model's texts; see `terminal.screens`.
     """
     _keep_freed_memory()
+    logging.getLogger("huggingface_hub").propagate = False  # it prints by itself, and absl gives the root a handler
     with terminal.screens(lasting, verbatim):
         try:
             code = _code_of(program)
@@ -331,7 +332,7 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Writes the purpose, the usage, the flags and the examples, at most 80 columns wide."""
-        width = min(terminal.COLUMNS, shutil.get_terminal_size().columns)
+        width = terminal.width()
         column = min(HELP_COLUMN, 4 + max(len(written) for rows in self.sections.values() for written, _ in rows))
         blocks = {"Usage": terminal.wrapped(" ".join([self.prog, *self.needed, "[flags]"]), width - 2)}
         for title, rows in self.sections.items():

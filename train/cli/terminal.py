@@ -5,6 +5,7 @@ import errno
 import io
 import os
 import re
+import shutil
 import signal
 import sys
 import textwrap
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from attention.errors import UsageError, visible
 
-COLUMNS = 80
+COLUMNS, WIDEST = 80, 120  # of help and logs, and of a run's lines on a wide terminal
 BOLD, RED = "1", "1;31"
 UNREAD = 128 + signal.SIGPIPE  # a shell's exit code for a program whose reader has gone
 _STYLES = re.compile(r"(\x1b\[[\d;]*[A-Za-z]|\r)")  # codes of colours and progress bars
@@ -119,9 +120,14 @@ def coloured(stream: io.TextIOBase) -> bool:
 
 
 def filled(text: str) -> str:
-    """Wraps a line at `COLUMNS` and indents all lines but the first, without breaking paths."""
+    """Wraps a line to the terminal's width and indents all lines but the first, without breaking paths."""
     options = {"subsequent_indent": "  ", "break_long_words": False, "break_on_hyphens": False}
-    return textwrap.fill(visible(text), COLUMNS, **options)
+    return textwrap.fill(visible(text), width(WIDEST), **options)
+
+
+def width(most: int = COLUMNS) -> int:
+    """Says how many columns to fill: the terminal's, but at most so many; `COLUMNS` where there is no terminal."""
+    return min(shutil.get_terminal_size((COLUMNS, 24)).columns, most)
 
 
 def counted(number: int, noun: str) -> str:

@@ -8,7 +8,7 @@ import signal
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +23,7 @@ PAUSE = 0.1  # seconds between checks of the processes
 
 # Called with a work directory, its run's outcome, and the seconds until all runs have ended; NaN where that is unknown.
 Ended = Callable[[Path, str, float], None]
+Watch = Callable[[Collection[Path]], None]  # called with the work directories of what runs, again and again
 
 
 def command(flags: Sequence[str], workdir: Path) -> list[str]:
@@ -52,7 +53,9 @@ def shares(jobs: int) -> list[set[int]]:
     return [set(cpus[job::jobs]) or {cpus[job % len(cpus)]} for job in range(jobs)]
 
 
-def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Ended) -> dict[Path, str]:
+def run_all(
+    todo: Mapping[Path, Sequence[str]], jobs: int, ended: Ended, watch: Watch = lambda running: None
+) -> dict[Path, str]:
     """Runs the commands whose work directories have no result yet, and returns their outcomes.
 
     A process prints to `<work directory>.log`. A run that another call is training is waited for. SIGTERM and SIGINT
@@ -68,6 +71,7 @@ def run_all(todo: Mapping[Path, Sequence[str]], jobs: int, ended: Ended) -> dict
                     pool.stop()
                 else:
                     pool.start()
+                watch(pool.running)
                 time.sleep(PAUSE)
         finally:
             pool.stop()  # after an error, no run goes on unnoticed

@@ -8,7 +8,7 @@ import json
 import operator
 import shutil
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,8 +195,18 @@ def run_all(todo: Runs, jobs: int, most: int, directory: Path, ended_one: Ended)
         if len(group.members) > 1:  # written first, so that a finished program can always be taken apart
             place.parent.mkdir(parents=True, exist_ok=True)
             write_json(_members_file(place), [str(member.relative_to(directory)) for member in group.members])
-    pool.run_all({place: pool.command(group.flags, place) for place, group in programs.items()}, jobs, say)
+
+    def watch(running: Collection[Path]) -> None:
+        board.watch({_several(programs[place].members, directory): pool.log_of(place) for place in running})
+
+    pool.run_all({place: pool.command(group.flags, place) for place, group in programs.items()}, jobs, say, watch)
     return outcomes
+
+
+def _several(members: Sequence[Path], directory: Path) -> str:
+    """Names a program by its first run."""
+    more = f" and {counted(len(members) - 1, 'more run')}" if len(members) > 1 else ""
+    return f"{members[0].relative_to(directory)}{more}"
 
 
 def _result(path: Path, place: Path, outcome: str) -> str:

@@ -33,6 +33,7 @@ PROGRAMS = {
     "explore": "analysis.explore",
     "archive": "analysis.archive",
     "mechanisms": "train.mechanisms",
+    "check": "attention.check",
     "launch": "train.launch",
 }
 

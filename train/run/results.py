@@ -84,8 +84,11 @@ def summary(result: dict[str, Any], best: str) -> Iterator[str]:
     else:
         final, chosen = (numbers_text(result[at]["test"]) for at in TIMES)
         where = f"step {result['best_step']}"
-    yield f"Test at the last step ({steps}), after {trained} of training: {final}"
-    yield f"Test at {where}, with the best {best} on validation data: {chosen}"
+    if all(outcome["best_step"] == outcome["steps"] for outcome in result.get("replicas", [result])):
+        yield f"Test at the last step ({steps}), also the best in {best} on validation data, after {trained}: {final}"
+    else:
+        yield f"Test at the last step ({steps}), after {trained} of training: {final}"
+        yield f"Test at {where}, with the best {best} on validation data: {chosen}"
     if result["baselines"]:
         yield "Baselines on test: " + numbers_text(result["baselines"])
     test = result.get("mean", result)["best"]["test"]

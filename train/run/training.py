@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from attention import specs
 from attention.errors import UsageError, listed
 from train.cli import files
 from train.mesh import processes
@@ -205,8 +206,10 @@ class TrainingRun(contextlib.ExitStack):
             if self._any_alive:
                 self.recorder.say(f"{sentence}; it ends here, and the others go on.")
                 continue
+            own = specs.of_files(str(self._setup.about["attention"])) if ended["step"] == 0 else []
+            first = f"First, run `python -m attention.check {own[0]}`. " if own else ""
             raise NonFiniteError(
-                f"{sentence}; {self._checkpoints.last_good()}. In another --workdir, try a lower "
+                f"{sentence}; {self._checkpoints.last_good()}. {first}In another --workdir, try a lower "
                 "optimizer.learning_rate, a longer optimizer.warmup or optimizer.clip=1.0."
             )
 

@@ -34,12 +34,34 @@ def test_means_so_far_stay_below_the_lines(monkeypatch, capsys):
 def test_it_fits_a_small_terminal(monkeypatch, columns, rows):
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("LINES", str(rows))
-    lines = Board([SWEEP / f"{'long' * 20}{n}" / "seed0" for n in range(30)], SWEEP).lines()
+    runs = [SWEEP / f"{'long' * 20}{n}" / "seed0" for n in range(30)]
+    board = Board(runs, SWEEP)
+    board.add(runs[0], "accuracy", 0.5)
+    lines = board.lines()
     assert max(map(len, lines)) < columns
     assert len(lines) <= max(rows - 2, 3)
     assert lines[-1].startswith("and ")
 
 
-def test_a_log_has_the_lines_alone(capsys):
-    shown(Board(RUNS, SWEEP), 0.5, 0.75)
+def test_what_runs_shows_the_latest_message_of_its_log(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    log, board = tmp_path / "run.log", Board(RUNS, SWEEP)
+    for said in ("", "step 5/20 train: loss 2,\n  accuracy 0.5\n", "step 9/20\x1b[2J: loss 1\n"):
+        log.write_text(said, encoding="utf-8")
+        board.watch({"super": log})
+        board.watch({"super": log})
+    board.watch({"super": tmp_path / "moved"})
+    lines = [
+        "super: starting",
+        "super: step 5/20 train: loss 2,",
+        r"super: step 9/20\x1b[2J: loss 1",
+        "super: starting",
+    ]
+    assert capsys.readouterr().out == f"\n{UP.format(1)}".join(lines) + "\n"
+
+
+def test_a_log_has_the_lines_alone(capsys, tmp_path):
+    board = Board(RUNS, SWEEP)
+    shown(board, 0.5, 0.75)
+    board.watch({"super": tmp_path / "run.log"})
     assert capsys.readouterr().out == "a line\na line\n"
