@@ -2,11 +2,12 @@
 
     python -m studies.pretraining --data=data --runs=runs/replication
 
-The models are a Marian of 2 + 2 blocks on the first half of Multi30k's captions, and a GPT of 4 blocks on the first
-half of WikiText-2's articles. Only missing models are trained. The weights stay in `RUNS/pretrained/NAME`, outside git;
-the results of each model are kept in `docs/replication/pretrained/NAME.json`. `python -m studies.replication` trains
-the model that a study needs in the same way. Another machine rounds differently, so there the same training gives
-another model, of the same quality. All settings of a study start from one model.
+The models are Marians of 2 + 2 blocks on the first half of Multi30k's captions, and GPTs of 4 blocks on the first half
+of WikiText-2's articles. There is one for each seed of a study, so that intervals are over models, and one for the
+trials that choose learning rates. Only missing models are trained. The weights stay in `RUNS/pretrained/NAME/SEED`,
+outside git; the results are kept in `docs/replication/pretrained/NAME.json`. `python -m studies.replication` trains the
+models that a study needs in the same way. Another machine rounds differently, so there the same training gives other
+models, of the same quality.
 """
 
 import argparse
@@ -18,9 +19,11 @@ from analysis import archive
 from attention.errors import UsageError, check_known
 from studies import data, kept, runs
 from train import cli
-from train.grids import pool
+from train.grids import pool, tuning
 
 FOLDER = "pretrained"  # name of the runs' folder, and of the archives'
+SEEDS = (*range(5), tuning.APART)  # of the runs that start from a model; the last is that of the trials
+OFFSET = 1000  # added for a model's own seed, so that its initial values are not drawn again as fresh ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,32 +137,36 @@ def main(flags: argparse.Namespace) -> None:
 
 
 def folder(name: str, above: Path) -> Path:
-    """Names a model's work directory in the folder of all runs."""
+    """Names the folder of a model's work directories, one for each seed, in the folder of all runs."""
     return above / FOLDER / name
 
 
 def train(name: str, sets: Path, above: Path) -> None:
-    """Trains a model that does not exist yet, and keeps its results.
+    """Trains the models of a name that do not exist yet, and keeps their results.
 
     Raises:
-      UsageError: The training failed, or the kept results are those of another model.
+      UsageError: A training failed, or the kept results are those of other models.
       KeyboardInterrupt: The training was stopped.
     """
-    model, workdir = MODELS[name], folder(name, above)
-    if not pool.is_finished(workdir):
-        flags = [f"--config={model.config}", *(f"--config.{field.format(data=sets)}" for field in model.fields)]
-        outcomes = runs.train_all(
-            {workdir: flags}, lambda result: f"{result['best']['test'][model.metric]:.2f} {model.metric}"
-        )
-        if outcomes[workdir] == pool.STOPPED:
-            raise KeyboardInterrupt
-    if not pool.is_finished(workdir):
-        raise UsageError(f"{name} has not been pretrained; see {pool.log_of(workdir)}. The same command continues.")
-    out, there = kept.KEPT / FOLDER / f"{name}.json", archive.find([workdir])
+    model, places = MODELS[name], {seed: folder(name, above) / str(seed) for seed in SEEDS}
+    flags = [f"--config={model.config}", *(f"--config.{field.format(data=sets)}" for field in model.fields)]
+    todo = {
+        place: [*flags, f"--config.seed={OFFSET + seed}"]
+        for seed, place in places.items()
+        if not pool.is_finished(place)
+    }
+    outcomes = runs.train_all(todo, lambda result: f"{result['best']['test'][model.metric]:.2f} {model.metric}")
+    if pool.STOPPED in outcomes.values():
+        raise KeyboardInterrupt
+    for place in places.values():
+        if not pool.is_finished(place):
+            raise UsageError(f"{name} has not been pretrained; see {pool.log_of(place)}. The same command continues.")
+    out, there = kept.KEPT / FOLDER / f"{name}.json", archive.find([*places.values()])
     if out.is_file() and [run.results for run in archive.find([out]).entries] != [run.results for run in there.entries]:
         raise UsageError(
-            f"{name} has other results in {workdir} than in {out}, but all runs of a study start from one model; copy "
-            "its folder from where it was trained, or move the archives of the study and of the model away."
+            f"{name} has other results in {folder(name, above)} than in {out}, but all settings of a study start from "
+            "the same models; copy that folder from where they were trained, or move the archives of the study and of "
+            "the models away."
         )
     out.parent.mkdir(parents=True, exist_ok=True)
     archive.write(there, out, above)

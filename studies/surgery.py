@@ -1,18 +1,19 @@
-"""Studies that exchange layers of trained models, as Zhang does: each run starts from a model of `studies.pretraining`.
+"""Studies that exchange layers of trained models, as Zhang does: each seed starts from a model of its own.
 
-They were declared when the models had been trained, but none of their own runs. Each takes about an hour of one core.
-Fine-tuning uses the half of the data that the model has not seen.
+`studies.pretraining` trains the models on one half of the data, and fine-tuning uses the other. Both were declared anew
+before anything was trained: an earlier form had one model, from whose key the fresh layers of seed 0 were drawn again.
 """
 
 from studies import pretraining
-from studies.definitions import Study
+from studies.definitions import WHOLE, Study
 
 COMMIT = "e487ec79f11a9a57f6702793c32d00abb5fe81ea"  # trains the surgeries
 RATES = "optimizer.learning_rate=5e-4,2e-3,8e-3"
 # Besides the mechanisms: a control with fresh linear projections, and MLPs that start equal to the trained ones.
 BESIDE = ("argument=dot_product,train.fresh=/(key|value)/", "argument=mlp_kv,train.exchanged=like")
+APART = (*WHOLE, "--tune-apart")
 TUNED = (
-    "train.init_from={start}",
+    "train.init_from={start}/{{seed}}",
     "data.train_split=train[50%:]",
     "train.length=0.5 epochs",
     "train.eval_every=0.25 epochs",
@@ -26,7 +27,7 @@ SURGERIES = {
         (
             *pretraining.TRANSLATOR,
             *TUNED,
-            "data.source_tokeniser=file:{start}/source_tokeniser.json",
+            "data.source_tokeniser=file:{start}/0/source_tokeniser.json",
             "data.source_length=36",
             "data.target_length=36",
             "data.buckets=",
@@ -35,19 +36,21 @@ SURGERIES = {
         beside=BESIDE,
         seeds=5,
         tune=RATES,
-        hours=0.7,
+        tuning=APART,
+        hours=2.2,
         start="translator",
         kind="another question",
     ),
     "surgery_wikitext2": Study(
         "configs/gpt_wikitext103.py",
         ("argument=dot_product,mlp_kv",),
-        (*pretraining.WRITER, *TUNED, "data.tokeniser=file:{start}/tokeniser.json"),
+        (*pretraining.WRITER, *TUNED, "data.tokeniser=file:{start}/0/tokeniser.json"),
         ("loss", "perplexity", "bits_per_byte"),
         beside=BESIDE,
         seeds=5,
         tune=RATES,
-        hours=1.3,
+        tuning=APART,
+        hours=1.6,
         start="writer",
         kind="another question",
     ),

@@ -89,10 +89,8 @@ def test_a_declared_study_compares_settings_that_it_trains(name, tmp_path):
     made = sweeping.asked(sweep.main.parser().parse_args(study.flags("data", tmp_path)))
     assert made.declaration.metric == study.metrics[0]
     assert all(metrics.find(metric) for metric in study.metrics)
-    assert (made.tune.length, len(made.tune.values)) == (
-        "1/3" if name in surgery.SURGERIES else "1",
-        2 if name == "gpt_tuned" else 3,
-    )
+    assert (made.tune.length, len(made.tune.values)) == ("1", 2 if name == "gpt_tuned" else 3)
+    assert made.tune.apart == (name in surgery.SURGERIES)
     assert made.tune.seeds == 1
     assert made.declaration.detects > 0 < study.hours
     for cell in made.cells.values():
@@ -119,7 +117,8 @@ def test_a_study_that_starts_from_a_model_trains_the_same_model(name, tmp_path):
     assert starting
     for key, study in starting.items():
         made = sweeping.asked(sweep.main.parser().parse_args(study.flags("data", tmp_path / key)))
-        assert made.overrides["train.init_from"] == f"{tmp_path}/pretrained/{name}"
+        assert made.overrides["train.init_from"] == f"{tmp_path}/pretrained/{name}/{{seed}}"
+        assert {*range(study.seeds), tuning.APART} <= {*pretraining.SEEDS}
         for cell in made.cells.values():
             here, _ = loading.resolve(cell.spec, cell.overrides)
             exchange.same_but_mechanisms(here.model, there.model)
@@ -134,24 +133,27 @@ def test_a_study_first_trains_the_model_that_it_starts_from(page, swept, trained
 
     def train_all(todo, say):
         order.extend(todo)
-        write_run(*todo)
+        for place in todo:
+            write_run(place)
         return dict.fromkeys(todo, pool.FINISHED)
 
     monkeypatch.setattr(pretraining.runs, "train_all", train_all)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):  # not all runs are in
             replication.train(["--config=c", f"--workdir={swept}"], swept, "sets")
-    assert order == [swept.parent / "pretrained/translator"]  # once
-    assert archive.read(kept.KEPT / "pretrained/translator.json").entries[0].path.name == "translator"
+    models = [swept.parent / f"pretrained/translator/{seed}" for seed in (0, 1, 2, 3, 4, tuning.APART)]
+    assert order == models  # once
+    paths = [entry.path for entry in archive.read(kept.KEPT / "pretrained/translator.json").entries]
+    assert sorted(path.name for path in paths) == sorted(path.name for path in models)
     out = kept.KEPT / "pretrained/translator.json"
     other = json.loads(out.read_text())
     other["runs"][0]["results"][0]["steps"] += 1
     out.write_text(json.dumps(other))
-    with pytest.raises(UsageError, match=r"translator has other results in .* all runs of a study start from one"):
+    with pytest.raises(UsageError, match=r"translator has other results in .* all settings of a study start from"):
         pretraining.train("translator", "sets", swept.parent)
     monkeypatch.setitem(replication.ALL, "mnist", study)
     assert replication.train(["--config=c", f"--workdir={swept}"], swept, "sets")  # all are in: no model is needed
-    (swept.parent / "pretrained/translator/result.json").unlink()
+    (models[0] / "result.json").unlink()
     for outcome, error, said in (
         (pool.FAILED, UsageError, "has not been pretrained"),
         (pool.STOPPED, KeyboardInterrupt, None),
@@ -168,6 +170,10 @@ def test_declared_studies_fit_their_budget():
     on_a_gpu = sum(study.hours for study in full.FULL.values())
     assert on_a_gpu <= 10
     assert sum(study.hours for study in declared.DECLARED.values()) - on_a_gpu <= 60
+
+
+def test_no_fresh_value_is_drawn_with_the_key_of_a_trained_model():
+    assert not {pretraining.OFFSET + seed for seed in pretraining.SEEDS} & {*pretraining.SEEDS}
 
 
 @pytest.mark.parametrize("name", declared.DECLARED)
