@@ -39,7 +39,7 @@ UNITS = NarrowScore("relu", per_head=True)
     [
         (None, 100, plan.Tiling(100, 100, 6)),
         (None, 256, plan.Tiling(256, 256)),
-        (None, 1000, plan.Tiling(256, 256)),
+        (None, 1000, plan.Tiling(256, 512)),
         (UNITS, 50, plan.Tiling(50, 50, 26)),
         (UNITS, 80, plan.Tiling(80, 80, 10)),
         (UNITS, 81, plan.Tiling(64, 64)),
