@@ -115,6 +115,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "channel attention", lambda: channel_attention(load("cnn_digits")["runs"])
     yield "tour", tour
     yield "choosing", choices.needs
+    yield "recall from a state", choices.states
     yield from of_evidence()
 
 
@@ -138,7 +139,6 @@ def numbers() -> Iterator[tuple[str, str]]:
     yield from of_the_machine()
     yield from of_training_and_translation()
     yield from of_inference()
-    yield "constant caches", choices.caches()
     yield from choices.numbers()
     yield from of_operations()
     yield from of_surgery()

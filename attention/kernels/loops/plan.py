@@ -163,8 +163,9 @@ def rule(call: Call, score: TileScore, units: int) -> Tiling:
     """Takes the tiles that the call gives, or tiles whose largest array, of pairs times units, fits in fast memory.
 
     Sequences that fit are not cut, several of them share a step. Fast memory on a CPU is 2 MiB, the L2 cache of two
-    cores; a product of matrices takes long to start, so those of longer sequences have twice as much. Milliseconds of forward + backward with T = 1024, causal, 8 heads of 64, float32, on 2 cores of an AMD EPYC,
-    jax 0.10.2; the rule takes the bold sizes:
+    cores; a product of matrices takes long to start, so those of longer sequences have twice as much. Milliseconds of
+    forward + backward with T = 1024, causal, 8 heads of 64, float32, on 2 cores of an AMD EPYC, jax 0.10.2; the rule
+    takes the bold sizes:
 
     | queries × keys | 64 × 64 | 128 × 128 | 128 × 256 | 256 × 256 | 256 × 512 | 512 × 512 |
     | -------------- | ------- | --------- | --------- | --------- | --------- | --------- |
