@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.dropout import RowWords
+from attention.forms import Dot
 from attention.kernels.arrays import precise, score_dtype
 from attention.kernels.call import Call
 from attention.mesh import platform
@@ -163,7 +164,7 @@ def rule(call: Call, score: TileScore, units: int) -> Tiling:
     """Takes the tiles that the call gives, or tiles whose largest array, of pairs times units, fits in fast memory.
 
     Sequences that fit are not cut, several of them share a step. Fast memory on a CPU is 2 MiB, the L2 cache of two
-    cores; a product of matrices takes long to start, so those of longer sequences have twice as much. Milliseconds of
+    cores; a product of matrices takes long to start, so scores that are one have twice as much. Milliseconds of
     forward + backward with T = 1024, causal, 8 heads of 64, float32, on 2 cores of an AMD EPYC, jax 0.10.2; the rule
     takes the bold sizes:
 
@@ -189,7 +190,7 @@ def rule(call: Call, score: TileScore, units: int) -> Tiling:
     cut = score.cut and cpu and min(queries, keys) > SHORT
     if queries * keys <= 2 * pairs and not cut:
         return Tiling(queries, keys, max(1, pairs // (queries * keys)))
-    if cpu and not score.cut:
+    if cpu and isinstance(call.form, Dot):
         pairs *= 2
     columns = _blocks(keys, _side(pairs), cut)
     return Tiling(_blocks(queries, max(8, pairs // columns), cut), columns)
