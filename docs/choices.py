@@ -50,8 +50,8 @@ def states() -> str:
         for row in sorted(cells, key=lambda row: -trials.reached(row, names[-1]).mean):
             recalled = (f"{100 * trials.reached(row, name).mean:.0f}" for name in names)
             rows.append((f"`{row['spec']}`", str(width), f"{row['cache_bytes'] / 1024:.0f}", *recalled))
-    sizes = (f"recall of {trials.size_of(name) or 'as many'} pairs, %" for name in names)
-    return plain_markdown(("mechanism", "width", "cache, KiB", *sizes), rows)
+    sizes = [f"recall of {trials.size_of(name)} pairs, %" for name in names[1:]]
+    return plain_markdown(("mechanism", "width", "cache, KiB", "recall as in training, %", *sizes), rows)
 
 
 def _is_constant(row: dict[str, Any]) -> bool:
