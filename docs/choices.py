@@ -40,18 +40,15 @@ def needs() -> str:
 
 def states() -> str:
     """Tabulates what mechanisms recall whose decode cache has one size, in the widest models tried, best first."""
-    rows, listed, names = [], set[str](), trials.sizes(kept(), WIDEST[-1])
-    for trial in (trial for trial in WIDEST if trial in kept().trials):
-        width = kept().trials[trial]["settings"]["model.width"]
-        cells = [
-            row for row in kept().rows if row["trial"] == trial and _is_constant(row) and row["spec"] not in listed
-        ]
-        listed |= {row["spec"] for row in cells}
-        for row in sorted(cells, key=lambda row: -trials.reached(row, names[-1]).mean):
-            recalled = (f"{100 * trials.reached(row, name).mean:.0f}" for name in names)
-            rows.append((f"`{row['spec']}`", str(width), f"{row['cache_bytes'] / 1024:.0f}", *recalled))
-    sizes = [f"recall of {trials.size_of(name)} pairs, %" for name in names[1:]]
-    return plain_markdown(("mechanism", "width", "cache, KiB", "recall as in training, %", *sizes), rows)
+    trial = next(trial for trial in WIDEST if trial in kept().trials)
+    names = trials.sizes(kept(), trial)
+    cells = [row for row in kept().rows if row["trial"] == trial and _is_constant(row)]
+    rows = []
+    for row in sorted(cells, key=lambda row: -trials.reached(row, names[-1]).mean):
+        recalled = (f"{100 * trials.reached(row, name).mean:.0f}" for name in names)
+        rows.append((f"`{row['spec']}`", f"{row['cache_bytes'] / 1024:.0f}", *recalled))
+    sizes = (f"recall of {trials.size_of(name)} pairs, %" for name in names[1:])
+    return plain_markdown(("mechanism", "cache, KiB", "recall as in training, %", *sizes), rows)
 
 
 def _is_constant(row: dict[str, Any]) -> bool:

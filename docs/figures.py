@@ -232,13 +232,16 @@ def of_the_machine() -> Iterator[tuple[str, str]]:
 
 def speed_in_short() -> str:
     """Tabulates speed on CPUs in short."""
-    baseline, neural = (cores()[name] for name in (attention.BASELINE, "neural, chunked"))
+    baseline, ours, neural = (cores()[n] for n in (attention.BASELINE, "dot_product, chunked", "neural, chunked"))
+    same = measure.spread(ours["ratios"][attention.PYTORCH])
     pytorch, jax = (measure.spread(neural["ratios"][name]) for name in (attention.PYTORCH, attention.BASELINE))
     memory = baseline["temp_bytes"] / neural["temp_bytes"]
     gpt = layers_of("gpt")["neural(dim=2)"]
     marian = dict(of_training_and_translation())["translation times faster"]
-    layer = "`neural(dim=2)` of 1,024 tokens, forward and backward"
+    of = "of 1,024 tokens, forward and backward"
+    layer = f"`neural(dim=2)` {of}"
     rows = (
+        (f"`dot_product` {of}", "PyTorch's fused dot product", f"{same} × the time"),
         (layer, "PyTorch's fused dot product", f"{pytorch} × the time"),
         (layer, "the dot product of `jax.nn`", f"{jax} × the time, 1/{memory:.0f} of the memory"),
         (

@@ -17,7 +17,7 @@ FOLLOWED = {
 }
 KEPT = {"dot_product": (16384, 65536), "linear": (4224, 4224), "delta": (4096, 4096), "retention": (4096, 4096)}
 CALL = {"versions": {"jax": "0.10"}, "devices": "1 cpu", "git": "abc", "matmul_precision": "default"}
-SETTINGS = {"train.length": "1500 steps", "model.width": 32, "tuning.rates": [1e-3, 3e-3, 1e-2], "tuning.seeds": 1}
+SETTINGS = {"train.length": "1500 steps", "tuning.rates": [1e-3, 3e-3, 1e-2], "tuning.seeds": 1}
 
 
 def row(trial, spec, accuracies, size):

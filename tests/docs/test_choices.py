@@ -19,11 +19,11 @@ def test_a_need_names_who_can_and_who_cannot_and_counts_the_others():
 
 def test_a_cache_has_one_size_where_more_pairs_take_no_more_bytes():
     lines = choices.states().splitlines()
-    assert lines[0] == "| mechanism | width | cache, KiB | recall as in training, % | recall of 128 pairs, % |"
+    assert lines[0] == "| mechanism | cache, KiB | recall as in training, % | recall of 128 pairs, % |"
     assert lines[2:] == [
-        "| `delta` | 32 | 4 | 100 | 70 |",
-        "| `linear` | 32 | 4 | 100 | 50 |",
-        "| `retention` | 32 | 4 | 100 | 17 |",
+        "| `delta` | 4 | 100 | 70 |",
+        "| `linear` | 4 | 100 | 50 |",
+        "| `retention` | 4 | 100 | 17 |",
     ]
 
 
