@@ -18,7 +18,7 @@ from jax.sharding import AxisType, PartitionSpec
 BATCH, CONTEXT, HEADS = ("data", "fsdp"), ("context",), ("tensor",)
 REPLICAS = "replicas"  # axis of `jax.vmap` over models that are trained together
 FUSIONS = "--xla_cpu_experimental_ynn_fusion_type"
-RIGHT = "individual_dot"  # the kind of fusion that was never seen to be wrong
+RIGHT = "individual_dot"  # the kind of fusion that was not seen to be wrong
 WRONG = (0, 10, 2), (0, 11, 2)  # the first and the last jaxlib that were seen to compute wrong numbers
 
 
@@ -126,7 +126,7 @@ def leave_out_fusions() -> None:
 
     On x86, fusions of a product with what is around it, of sums and of elementwise work read memory that was never
     written. In a loop over batches, outputs of gated DeltaNet by chunks were wrong by up to 1e37, others each time
-    (also https://github.com/jax-ml/jax/issues/39103). Products alone are right, and without YNNPACK those by a
+    (also https://github.com/jax-ml/jax/issues/39103). Products alone were never wrong, and without YNNPACK those by a
     transposed matrix, as in every backward pass, take 2 to 20 times as long. A value in XLA_FLAGS is kept. XLA reads
     XLA_FLAGS before the first computation, so a warning says where it is too late.
     """
