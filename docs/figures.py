@@ -95,7 +95,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "schedules choices", lambda: schedules.choices(load("schedules_tpu"))
     yield "schedules roofline", lambda: schedules.roofline_table(load("schedules_tpu"))
     yield "schedules h100", lambda: gpu.table(load("schedules_gpu"))
-    yield "device h100", lambda: device.page(ROOT / "benchmarks/results/device_h100.json")
+    yield "device h200", lambda: device.page(ROOT / "benchmarks/results/device_h200.json")
     for dtype in agreement.DTYPES:
         yield f"agreement {dtype}", lambda dtype=dtype: agreement.table(load("agreement")["rows"], dtype)
     yield "pods", lambda: pods.table(load("pods")["rows"])

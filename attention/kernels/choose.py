@@ -19,8 +19,8 @@ from attention.parameters import Params
 # (scores, weights and the gradients of both), and 4 GiB is a quarter of the memory of a TPU v5e. Not measured.
 MOST = 2**30
 # MLPs on pairs whose kernel for Hopper GPUs `auto` takes, by the units of their layers: those that a record of such a
-# GPU shows to be right, and faster than tiles by XLA. There is no record yet; a test holds them against it.
-FASTER_ON_GPU: frozenset[tuple[int, ...]] = frozenset()
+# GPU shows to be right, and faster than tiles by XLA; a test holds them against it.
+FASTER_ON_GPU = frozenset({(2, 1), (64,)})  # neural(dim=2) and additive
 FUSED_ON_GPU = False  # whether a record shows the same of the kernels of any function of a pair
 NAMED = {
     "reference": (reference,),

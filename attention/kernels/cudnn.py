@@ -32,6 +32,10 @@ def why_not(call: Call) -> str:
         # JAX requires it for gradients with a bias, and treats every call as one (jax 0.10).
         f"it needs even numbers of queries and keys, not {queries} and {keys}": bool(queries % 2 or keys % 2),
         "it would round the bias to the queries' dtype": (bias := call.whole_bias) is not None and bias.dtype != dtype,
+        # Its rest of a block of 128 keys gets the score 0, whose weight exceeds float32 (pytorch#196678, cuDNN 9.19).
+        f"with a bias or a mask spelt out, {keys} keys, half a block more than a multiple of 128, give NaN": keys % 128
+        == 64
+        and not (call.whole_bias is None and _has_mask(call)),
         "its weights are those of the softmax": call.normaliser != SOFTMAX,
         "it drops no attention weights": call.dropout_rate > 0,
         "it returns no weights": call.return_weights,

@@ -26,7 +26,7 @@ from benchmarks.device.processes import Session, TimeIsUp, Watch
 from tests.conftest import ROOT
 
 H100 = types.SimpleNamespace(platform="cuda", compute_capability="9.0")
-RESULT = ROOT / "benchmarks/results/device_h100.json"
+RESULT = ROOT / "benchmarks/results/device_h200.json"
 
 
 def test_checks_cover_each_kind_of_implementation_in_at_most_200_programs_of_a_gpu():
