@@ -16,12 +16,14 @@ from attention.options import Options
 from attention.parameters import Params
 
 # Most bytes of scores for which `auto` takes XLA on a GPU or TPU. Both passes hold up to four arrays of that size
-# (scores, weights and the gradients of both), and 4 GiB is a quarter of the memory of a TPU v5e. Not measured.
+# (scores, weights and the gradients of both), and 4 GiB is a quarter of the memory of a TPU v5e. On an H200, XLA takes
+# as long as tiles at 2 GiB, and longer beyond.
 MOST = 2**30
 # MLPs on pairs whose kernel for Hopper GPUs `auto` takes, by the units of their layers: those that a record of such a
 # GPU shows to be right, and faster than tiles by XLA; a test holds them against it.
 FASTER_ON_GPU = frozenset({(2, 1), (64,)})  # neural(dim=2) and additive
-FUSED_ON_GPU = False  # whether a record shows the same of the kernels of any function of a pair
+FUSED_ON_GPU = True  # whether the record shows the kernels of any function of a pair to be right and faster in training
+SHORTEST = 1024  # fewest queries or keys of dot products for which it was measured; where cuDNN can, it is faster
 NAMED = {
     "reference": (reference,),
     "xla": (xla,),
@@ -86,8 +88,10 @@ def _pays(module: Any, call: Call) -> bool:
     if module is mlp:
         return here == "tpu" or (here == "gpu" and isinstance(form, MLP) and mlp.units(call) in FASTER_ON_GPU)
     if module is fused:
-        pays = here == "tpu" or (here == "gpu" and FUSED_ON_GPU)
-        return pays and form is None and _reads_contents(call)
+        measured = here == "gpu" and FUSED_ON_GPU and call.value.dtype == jnp.bfloat16
+        if form is None:
+            return _reads_contents(call) and (measured or here == "tpu")
+        return measured and isinstance(form, Dot) and min(call.scores_shape[-2:]) >= SHORTEST
     if module is loops:
         # On a CPU the cache decides; elsewhere one large product for each batch beats many small ones while it fits.
         small = here != "cpu" and isinstance(form, Dot) and _score_bytes(call) <= MOST

@@ -11,6 +11,11 @@ from attention.kernels.call import Call
 from attention.mesh import BATCH, devices, in_replicas
 from attention.normaliser import SOFTMAX
 
+# Where half of the last block of keys is empty, and neither a causal mask nor lengths end it, the kernel of Hopper GPUs
+# takes scores of 0 there. Beside scores below -88 their weights exceed float32, and the query's gradient is NaN
+# (pytorch#196678; seen with cuDNN 9.19 on an H200, with a mask spelt out and without one).
+BLOCK = 128
+
 
 def why_not(call: Call) -> str:
     """Tells why cuDNN does not support the call, as part of a sentence; '' if it does."""
@@ -32,10 +37,7 @@ def why_not(call: Call) -> str:
         # JAX requires it for gradients with a bias, and treats every call as one (jax 0.10).
         f"it needs even numbers of queries and keys, not {queries} and {keys}": bool(queries % 2 or keys % 2),
         "it would round the bias to the queries' dtype": (bias := call.whole_bias) is not None and bias.dtype != dtype,
-        # Its rest of a block of 128 keys gets the score 0, whose weight exceeds float32 (pytorch#196678, cuDNN 9.19).
-        f"with a bias or a mask spelt out, {keys} keys, half a block more than a multiple of 128, give NaN": keys % 128
-        == 64
-        and not (call.whole_bias is None and _has_mask(call)),
+        f"{keys} keys leave half a block of 128, where its gradients may be NaN": _half_empty(call) and not _ends(call),
         "its weights are those of the softmax": call.normaliser != SOFTMAX,
         "it drops no attention weights": call.dropout_rate > 0,
         "it returns no weights": call.return_weights,
@@ -44,6 +46,16 @@ def why_not(call: Call) -> str:
         "JAX cannot give it replicas": in_replicas(),
     }
     return "; ".join(reason for reason, holds in reasons.items() if holds)
+
+
+def _half_empty(call: Call) -> bool:
+    return call.scores_shape[-1] % BLOCK == BLOCK // 2
+
+
+def _ends(call: Call) -> bool:
+    """Tells whether a causal mask or lengths end the keys, or can be made to; with a bias this was not tried."""
+    ended = bool(call.mask.parts()) or devices(*BATCH) == 1
+    return call.whole_bias is None and _has_mask(call) and ended
 
 
 def _has_mask(call: Call) -> bool:
@@ -83,8 +95,10 @@ def _own_mask(call: Call) -> tuple[dict[str, Any], jax.Array | None]:
     Sequences without keys are given one, so that their gradients have no division by zero.
     """
     causal, lengths = {"is_causal": call.mask.causal}, call.mask.key_lengths
-    if lengths is None:
+    if lengths is None and (call.mask.causal or not _half_empty(call)):
         return causal, None
+    if lengths is None:
+        return {"key_value_seq_lengths": jnp.full(call.scores_shape[0], call.scores_shape[-1], jnp.int32)}, None
     lengths = jnp.broadcast_to(lengths, call.scores_shape[:1]).astype(jnp.int32)
     given = jnp.clip(lengths, 1, call.scores_shape[-1])
     return causal | {"key_value_seq_lengths": given}, (lengths > 0)[:, None, None, None]

@@ -16,6 +16,8 @@ from train.cli.terminal import counted
 
 Rows = dict[str, Row]
 RATE, BENCH = "units_per_second", "bench"
+BY_XLA = ("chunked", "xla")
+BY = ("cudnn", "pallas", *BY_XLA)
 NETWORKS = ("neural(dim=2)", "neural(dim=16)", "additive")  # pairwise scores with kernels for GPUs
 
 
@@ -51,6 +53,41 @@ def page(path: Path) -> str:
     shapes = dict.fromkeys(shape_of(row) for row in rows.values() if "contestant" in row and "seconds" in row)
     tables = [made(record["calls"]), LEGEND, states(rows, list(rows)), *problems(rows, rows)]
     return "\n\n".join([*tables, *(core_table(rows, shape) for shape in shapes), models_table(rows)])
+
+
+SHORT = (  # rows of the short table
+    *("dot_product, cudnn", "dot_product, pallas", "dot_product, xla", "PyTorch flash", "FlexAttention, dot_product"),
+    *(f"{spec}, {by}" for spec in NETWORKS for by in ("pallas", "chunked")),
+    *(f"{spec}, {by}" for spec in core.FUSED for by in ("pallas", "chunked")),
+    *("FlexAttention, alibi", "FlexAttention, soft_cap", "linear, chunked"),
+    *("gated_delta, chunked", "flash-linear-attention, gated_delta"),
+    *("kimi_delta, chunked", "flash-linear-attention, kimi_delta"),
+)
+OF_SHORT = ("bfloat16", 4, 4096, 32, 64)  # its shape
+
+
+def in_short(path: Path) -> str:
+    """Tabulates times as multiples of those of cuDNN's dot product, and the memory likewise."""
+    found = ratios(path)
+    lines = []
+    for name in SHORT:
+        times = [found.get((name, what), {}) for what in core.PASSES]
+        spec, _, by = name.rpartition(", ")
+        cells = [f"{row['seconds']:.1f} ×" if row else "" for row in times]
+        memory = f"{times[1]['bytes']:.1f} ×" if times[1] else ""
+        lines.append((f"`{spec}`, `{by}`" if by in BY else name.replace(", ", ": "), *cells, memory))
+    return plain_markdown(("", "forward", "forward and backward", "memory of both"), [x for x in lines if any(x[1:])])
+
+
+def ratios(path: Path) -> dict[tuple[str, str], dict[str, float]]:
+    """Divides seconds and bytes of each contestant and pass by those of cuDNN's dot product, at `OF_SHORT`."""
+    rows = (row for row in read(path)["rows"].values() if "contestant" in row and "seconds" in row)
+    found = {(row["contestant"], row["pass"]): row for row in rows if shape_of(row) == OF_SHORT}
+    base = {what: found["dot_product, cudnn", what] for what in core.PASSES}
+    return {
+        (name, what): {unit: row[unit] / base[what][unit] for unit in ("seconds", "bytes")}
+        for (name, what), row in found.items()
+    }
 
 
 def made(calls: Sequence[dict[str, Any]]) -> str:
@@ -191,14 +228,19 @@ def stale(record: dict[str, Any]) -> list[str]:
 def faster_on_gpu(record: dict[str, Any]) -> set[str]:
     """Selects the pairwise scores whose Pallas kernels `auto` takes on a GPU, by a record.
 
-    A kernel must be right in all its checks, and in both passes faster than XLA's tiles at every length that has both.
+    A kernel must be right in all its checks, and in both passes faster than XLA's forms at every length that has both.
     """
-    return {spec for spec in NETWORKS if _is_right(record["rows"], spec) and _is_faster(record["rows"], spec)}
+    rows = record["rows"]
+    return {spec for spec in NETWORKS if _is_right(rows, spec) and _is_faster(rows, spec, {*core.PASSES})}
 
 
 def fused_pays_on_gpu(record: dict[str, Any]) -> bool:
-    """Tells whether `auto` takes the kernels of any function of a pair on a GPU, as it does if all tried ones pass."""
-    return all(_is_right(record["rows"], spec) and _is_faster(record["rows"], spec) for spec in core.FUSED)
+    """Tells whether `auto` takes the kernels of any function of a pair on a GPU, by a record.
+
+    All that were tried must be right, and faster in training, which is forward and backward.
+    """
+    rows = record["rows"]
+    return all(_is_right(rows, spec) and _is_faster(rows, spec, {core.BOTH}) for spec in ("dot_product", *core.FUSED))
 
 
 def _is_right(rows: Rows, spec: str) -> bool:
@@ -209,11 +251,11 @@ def _is_right(rows: Rows, spec: str) -> bool:
     return "done" in found and found <= {"done", "refused"}
 
 
-def _is_faster(rows: Rows, spec: str) -> bool:
+def _is_faster(rows: Rows, spec: str, passes: set[str]) -> bool:
     seconds: dict[Any, dict[str, float]] = collections.defaultdict(dict)
     for row in rows.values():
         by = row.get("contestant", "").removeprefix(f"{spec}, ")
-        if by in ("pallas", "chunked") and "seconds" in row and not is_stale(row):
+        if by in ("pallas", *BY_XLA) and row["pass"] in passes and "seconds" in row and not is_stale(row):
             seconds[*shape_of(row), row["pass"]][by] = row["seconds"]
-    pairs = {at: both for at, both in seconds.items() if len(both) == 2}
-    return {at[-1] for at in pairs} == set(core.PASSES) and all(x["pallas"] < x["chunked"] for x in pairs.values())
+    pairs = {at: x for at, x in seconds.items() if "pallas" in x and len(x) > 1}
+    return {at[-1] for at in pairs} == passes and all(min(x, key=x.get) == "pallas" for x in pairs.values())

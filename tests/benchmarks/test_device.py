@@ -18,7 +18,7 @@ import pytest
 import attention
 from attention import mesh
 from attention.errors import UsageError
-from attention.kernels import choose, loops, mlp
+from attention.kernels import choose, cudnn, fused, loops, mlp, xla
 from benchmarks.device import __main__ as program
 from benchmarks.device import about, core, processes, record, report, right, timing, worker
 from benchmarks.device.items import GROUPS, Item
@@ -338,12 +338,37 @@ def test_auto_takes_a_kernel_that_a_record_shows_to_be_right_and_faster():
         assert report.faster_on_gpu({"rows": rows}) == set()
 
 
-def test_auto_takes_any_pair_fused_once_all_that_were_tried_are_right_and_faster():
+def test_auto_takes_any_pair_fused_once_all_that_were_tried_are_right_and_faster_in_training():
     rows = {}
-    for spec in core.FUSED:
+    for spec in ("dot_product", *core.FUSED):
         assert not report.fused_pays_on_gpu({"rows": rows})
         rows |= contest(spec, "pallas", 1.0) | contest(spec, "chunked", 2.0) | checked(spec)
     assert report.fused_pays_on_gpu({"rows": rows})
+    slower = {name: row for name, row in contest("alibi", "xla", 0.5).items() if row["pass"] == core.FORWARD}
+    assert report.fused_pays_on_gpu({"rows": rows | slower})
+    assert not report.fused_pays_on_gpu({"rows": rows | contest("alibi", "xla", 0.5)})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "length", "dropped", "taken"),
+    [
+        ("bfloat16", 1024, True, fused),
+        ("bfloat16", 1024, False, cudnn),
+        ("bfloat16", 192, True, xla),
+        ("float32", 1024, True, xla),
+    ],
+)
+def test_auto_on_a_gpu_takes_the_fused_kernel_for_dot_products_only_where_it_was_measured(
+    monkeypatch, dtype, length, dropped, taken
+):
+    found = []
+    monkeypatch.setattr(
+        choose, "choose", lambda call, name, chosen=choose.choose: found.append(chosen(call, name)) or xla
+    )
+    check = dataclasses.replace(CHECK, spec="dot_product", mask="causal", dtype=dtype, length=length, dropped=dropped)
+    with mesh.compiled_for(H100):
+        jax.eval_shape(right.program(check, "auto", dtype), *right.arguments(check))
+    assert found == [taken]
 
 
 def units(spec):
