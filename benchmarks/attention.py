@@ -27,6 +27,7 @@ from analysis.tables import plain_markdown
 from attention import operations
 from attention.errors import UnsupportedError
 from attention.forms import Tokens
+from attention.kernels import choose, fused
 from attention.operations import Cost
 from attention.options import Options
 from attention.parameters import Sizes
@@ -51,6 +52,7 @@ GROWTH = (
     "neural(dim=16), chunked",
 )
 PASSES = ("forward", "forward+backward")
+GENERAL = "fused"  # the kernel of any function of a pair, also where another would be taken
 GB = 1e9
 
 
@@ -215,7 +217,10 @@ def _core(spec: str, mechanism: Mechanism, implementation: str, shape: Shape) ->
         value = key if mechanism.value == "tied" else value
         if mechanism.align is not None:
             value = attention.align_values(value, *weights["align"], mask=mask)
-        return score.attend(weights["score"], query, key, value, Options(mask, implementation=implementation))
+        given = weights["score"], query, key, value
+        if implementation == GENERAL:
+            return choose.attend(score, *given, Options(mask, implementation="pallas"), by=(fused,))
+        return score.attend(*given, Options(mask, implementation=implementation))
 
     return Core(f"{spec}, {implementation}", function, weights, useful(mechanism, shape))
 

@@ -35,8 +35,10 @@ NAMED = {
 INSTEAD = {"cudnn": "'xla' or 'auto'", "pallas": "'chunked' or 'auto'", "chunked": "'xla' or 'auto'"}
 
 
-def attend(score: Any, params: Params, query: Any, key: Any, value: jax.Array, options: Options) -> Any:
-    """Computes what `Score.attend` returns.
+def attend(
+    score: Any, params: Params, query: Any, key: Any, value: jax.Array, options: Options, by: tuple[Any, ...] = ()
+) -> Any:
+    """Computes what `Score.attend` returns; `by` are modules to take in place of those that the name stands for.
 
     Raises:
       UnsupportedError: the named implementation cannot do the call; the error has every reason.
@@ -57,18 +59,18 @@ def attend(score: Any, params: Params, query: Any, key: Any, value: jax.Array, o
         params=params,
         **common(queries, heads, value, options),
     )
-    out, weights = choose(call, name).attend(call)
+    out, weights = choose(call, name, by).attend(call)
     return (out.astype(value.dtype), weights) if options.return_weights else out.astype(value.dtype)
 
 
-def choose(call: Call, name: str) -> Any:
-    """Gives the module of the implementation.
+def choose(call: Call, name: str, by: tuple[Any, ...] = ()) -> Any:
+    """Gives the module of the implementation, one of `by` if there are any.
 
     Raises:
       UnsupportedError: none that the name stands for can do the call.
     """
     reasons = []
-    for module in NAMED[name]:
+    for module in by or NAMED[name]:
         if name == "auto" and not _pays(module, call):
             continue
         if not (reason := module.why_not(call)):

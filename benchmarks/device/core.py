@@ -40,7 +40,10 @@ SECOND = (
         ("linear", "chunked"),
     ),
 )
-DEAR = (("neural(dim=16)", "pallas"), ("neural(dim=16)", "chunked"), ("neural(dim=None)", "chunked"))
+DEAR = (
+    *((spec, attention.GENERAL) for spec in ("neural(dim=2)", "additive", "neural(dim=16)")),
+    *((spec, by) for spec in ("neural(dim=16)", "neural(dim=None)") for by in ("pallas", "chunked")),
+)
 
 
 def items(tiny: bool) -> list[Item]:
@@ -82,7 +85,8 @@ def contestants(shape: Shape) -> Iterator[tuple[str, Callable[[Shape], Core]]]:
     if not wide and shape.length <= 1024:
         ours += DEAR
     for spec, implementation in ours:
-        if implementation in attention.mechanism_of(spec).score.implementations and (half or implementation != "cudnn"):
+        known = (*attention.mechanism_of(spec).score.implementations, attention.GENERAL)
+        if implementation in known and (half or implementation != "cudnn"):
             yield f"{spec}, {implementation}", functools.partial(attention.ours, spec, implementation)
 
 
@@ -159,7 +163,8 @@ def made_by(name: str) -> Row:
     spec, _, implementation = name.partition(", ")
     if not implementation:
         return {}
-    return about.made_by("recurrence" if spec in (*STATES, "linear") else implementation)
+    made = "pallas" if implementation == attention.GENERAL else implementation
+    return about.made_by("recurrence" if spec in (*STATES, "linear") else made)
 
 
 def roof(dtype: str, tiny: bool) -> Callable[[], Row]:

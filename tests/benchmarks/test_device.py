@@ -362,9 +362,7 @@ def test_auto_on_a_gpu_takes_the_fused_kernel_for_dot_products_only_where_it_was
     monkeypatch, dtype, length, dropped, taken
 ):
     found = []
-    monkeypatch.setattr(
-        choose, "choose", lambda call, name, chosen=choose.choose: found.append(chosen(call, name)) or xla
-    )
+    monkeypatch.setattr(choose, "choose", lambda *given, chosen=choose.choose: found.append(chosen(*given)) or xla)
     check = dataclasses.replace(CHECK, spec="dot_product", mask="causal", dtype=dtype, length=length, dropped=dropped)
     with mesh.compiled_for(H100):
         jax.eval_shape(right.program(check, "auto", dtype), *right.arguments(check))
