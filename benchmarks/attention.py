@@ -219,7 +219,7 @@ def _core(spec: str, mechanism: Mechanism, implementation: str, shape: Shape) ->
             value = attention.align_values(value, *weights["align"], mask=mask)
         given = weights["score"], query, key, value
         if implementation == GENERAL:
-            return choose.attend(score, *given, Options(mask, implementation="pallas"), by=(fused,))
+            return choose.attend(score, *given, Options(mask, implementation="pallas"), modules=(fused,))
         return score.attend(*given, Options(mask, implementation=implementation))
 
     return Core(f"{spec}, {implementation}", function, weights, useful(mechanism, shape))

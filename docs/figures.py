@@ -41,6 +41,7 @@ from benchmarks import (
 from benchmarks import train_step as training
 from benchmarks.compilers import gpu
 from benchmarks.device import report as device
+from benchmarks.device import worker
 from benchmarks.peers import agreement
 from docs import address, choices, families
 from studies import declared, digits, ledger, manual, precision, replication, runs, translations
@@ -50,6 +51,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("**/*.md")))
 KEPT = ROOT / "docs/replication"
 H200 = ROOT / "benchmarks/results/device_h200.json"
+NEURAL = "neural(dim=2), pallas"
 CACHED = (  # the rows of the table of decode caches
     *("dot_product", "dot_product(kv_heads=4)", "dot_product(kv_heads=1)", "dot_product(latent=512)"),
     *("dot_product(latent=512, rotary=64)", "optimised", "efficient", "super", "gaussian", "additive"),
@@ -96,7 +98,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "schedules choices", lambda: schedules.choices(load("schedules_tpu"))
     yield "schedules roofline", lambda: schedules.roofline_table(load("schedules_tpu"))
     yield "schedules h100", lambda: gpu.table(load("schedules_gpu"))
-    yield "device h200", lambda: device.page(H200)
+    yield "device h200", lambda: device.page(H200, [item.name for item in worker.items(False)])
     yield "device in short", lambda: device.in_short(H200)
     for dtype in agreement.DTYPES:
         yield f"agreement {dtype}", lambda dtype=dtype: agreement.table(load("agreement")["rows"], dtype)
@@ -228,6 +230,8 @@ def of_the_machine() -> Iterator[tuple[str, str]]:
     roof, longest = load("attention")["roof"], load("attention")["growth"][-1]["cores"]
     yield "roof GFLOP/s", f"{roof['flops'] / 1e9:.0f}"
     yield "roof GB/s", f"{roof['bandwidth'] / 1e9:.0f}"
+    neural = [ratio["seconds"] for (_, name, _), ratio in device.ratios(H200).items() if name == NEURAL]
+    yield "device neural", f"{min(neural):.1f} to {max(neural):.1f}"
     yield "longest neural MB", f"{longest['neural, chunked']['temp_bytes'] / 1e6:.0f}"
     yield "longest jax.nn GB", f"{longest[attention.BASELINE]['temp_bytes'] / 1e9:.0f}"
 
@@ -242,7 +246,8 @@ def speed_in_short() -> str:
     marian = dict(of_training_and_translation())["translation times faster"]
     of = "of 1,024 tokens, forward and backward"
     layer = f"`neural(dim=2)` {of}"
-    forward, both = (device.ratios(H200)["neural(dim=2), pallas", what]["seconds"] for what in attention.PASSES)
+    on_gpu = device.ratios(H200)
+    forward, both = (on_gpu[device.OF_SHORT, NEURAL, what]["seconds"] for what in attention.PASSES)
     rows = (
         (f"`dot_product` {of}", "PyTorch's fused dot product", f"{same} × the time"),
         (layer, "PyTorch's fused dot product", f"{pytorch} × the time"),

@@ -37,7 +37,7 @@ def why_not(call: Call) -> str:
         # JAX requires it for gradients with a bias, and treats every call as one (jax 0.10).
         f"it needs even numbers of queries and keys, not {queries} and {keys}": bool(queries % 2 or keys % 2),
         "it would round the bias to the queries' dtype": (bias := call.whole_bias) is not None and bias.dtype != dtype,
-        f"{keys} keys leave half a block of 128, where its gradients may be NaN": _half_empty(call) and not _ends(call),
+        f"{keys} keys leave half a block of 128, where its gradients may be NaN": _leaves_half_a_block(call),
         "its weights are those of the softmax": call.normaliser != SOFTMAX,
         "it drops no attention weights": call.dropout_rate > 0,
         "it returns no weights": call.return_weights,
@@ -48,14 +48,13 @@ def why_not(call: Call) -> str:
     return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
-def _half_empty(call: Call) -> bool:
-    return call.scores_shape[-1] % BLOCK == BLOCK // 2
+def _leaves_half_a_block(call: Call) -> bool:
+    """Tells whether keys fill half of their last block, and neither a causal mask nor lengths end them there.
 
-
-def _ends(call: Call) -> bool:
-    """Tells whether a causal mask or lengths end the keys, or can be made to; with a bias this was not tried."""
-    ended = bool(call.mask.parts()) or devices(*BATCH) == 1
-    return call.whole_bias is None and _has_mask(call) and ended
+    Beside a bias this is not known to help. Lengths of our own would need JAX's `vmap` rule (see `why_not`).
+    """
+    ended = call.whole_bias is None and bool(call.mask.parts()) and _has_mask(call)
+    return call.scores_shape[-1] % BLOCK == BLOCK // 2 and not ended
 
 
 def _has_mask(call: Call) -> bool:
@@ -95,10 +94,8 @@ def _own_mask(call: Call) -> tuple[dict[str, Any], jax.Array | None]:
     Sequences without keys are given one, so that their gradients have no division by zero.
     """
     causal, lengths = {"is_causal": call.mask.causal}, call.mask.key_lengths
-    if lengths is None and (call.mask.causal or not _half_empty(call)):
-        return causal, None
     if lengths is None:
-        return {"key_value_seq_lengths": jnp.full(call.scores_shape[0], call.scores_shape[-1], jnp.int32)}, None
+        return causal, None
     lengths = jnp.broadcast_to(lengths, call.scores_shape[:1]).astype(jnp.int32)
     given = jnp.clip(lengths, 1, call.scores_shape[-1])
     return causal | {"key_value_seq_lengths": given}, (lengths > 0)[:, None, None, None]

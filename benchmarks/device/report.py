@@ -18,6 +18,7 @@ Rows = dict[str, Row]
 RATE, BENCH = "units_per_second", "bench"
 BY_XLA = ("chunked", "xla")
 BY = ("cudnn", "pallas", *BY_XLA)
+BASE = "dot_product, cudnn"
 NETWORKS = ("neural(dim=2)", "neural(dim=16)", "additive")  # pairwise scores with kernels for GPUs
 
 
@@ -44,14 +45,14 @@ LEGEND = (
 )
 
 
-def page(path: Path) -> str:
-    """Writes a record's part of a page: machine, commands and all tables; or that there is no record."""
+def page(path: Path, names: Sequence[str]) -> str:
+    """Writes a record's part of a page: machine, commands and all tables of items; or that there is no record."""
     if not path.exists():
         return f"**Nothing has been measured yet.**\n\nThe record will be `{path.relative_to(measure.ROOT)}`."
     record = read(path)
     rows: Rows = record["rows"]
     shapes = dict.fromkeys(shape_of(row) for row in rows.values() if "contestant" in row and "seconds" in row)
-    tables = [made(record["calls"]), LEGEND, states(rows, list(rows)), *problems(rows, rows)]
+    tables = [made(record["calls"]), LEGEND, states(rows, names), *problems(rows, rows)]
     return "\n\n".join([*tables, *(core_table(rows, shape) for shape in shapes), models_table(rows)])
 
 
@@ -71,7 +72,7 @@ def in_short(path: Path) -> str:
     found = ratios(path)
     lines = []
     for name in SHORT:
-        times = [found.get((name, what), {}) for what in core.PASSES]
+        times = [found.get((OF_SHORT, name, what), {}) for what in core.PASSES]
         spec, _, by = name.rpartition(", ")
         cells = [f"{row['seconds']:.1f} ×" if row else "" for row in times]
         memory = f"{times[1]['bytes']:.1f} ×" if times[1] else ""
@@ -79,14 +80,14 @@ def in_short(path: Path) -> str:
     return plain_markdown(("", "forward", "forward and backward", "memory of both"), [x for x in lines if any(x[1:])])
 
 
-def ratios(path: Path) -> dict[tuple[str, str], dict[str, float]]:
-    """Divides seconds and bytes of each contestant and pass by those of cuDNN's dot product, at `OF_SHORT`."""
+def ratios(path: Path) -> dict[tuple[Any, ...], dict[str, float]]:
+    """Divides seconds and bytes by those of cuDNN's dot product, for each shape, contestant and pass."""
     rows = (row for row in read(path)["rows"].values() if "contestant" in row and "seconds" in row)
-    found = {(row["contestant"], row["pass"]): row for row in rows if shape_of(row) == OF_SHORT}
-    base = {what: found["dot_product, cudnn", what] for what in core.PASSES}
+    found = {(shape_of(row), row["contestant"], row["pass"]): row for row in rows}
     return {
-        (name, what): {unit: row[unit] / base[what][unit] for unit in ("seconds", "bytes")}
-        for (name, what), row in found.items()
+        (shape, name, what): {unit: row[unit] / found[shape, BASE, what][unit] for unit in ("seconds", "bytes")}
+        for (shape, name, what), row in found.items()
+        if (shape, BASE, what) in found
     }
 
 
@@ -228,7 +229,7 @@ def stale(record: dict[str, Any]) -> list[str]:
 def faster_on_gpu(record: dict[str, Any]) -> set[str]:
     """Selects the pairwise scores whose Pallas kernels `auto` takes on a GPU, by a record.
 
-    A kernel must be right in all its checks, and in both passes faster than XLA's forms at every length that has both.
+    A kernel must be right in all its checks, and in both passes faster than XLA's forms wherever both were measured.
     """
     rows = record["rows"]
     return {spec for spec in NETWORKS if _is_right(rows, spec) and _is_faster(rows, spec, {*core.PASSES})}
@@ -237,15 +238,21 @@ def faster_on_gpu(record: dict[str, Any]) -> set[str]:
 def fused_pays_on_gpu(record: dict[str, Any]) -> bool:
     """Tells whether `auto` takes the kernels of any function of a pair on a GPU, by a record.
 
-    All that were tried must be right, and faster in training, which is forward and backward.
+    All their checks must be right, and those that were timed faster in training, which is forward and backward.
     """
-    rows = record["rows"]
-    return all(_is_right(rows, spec) and _is_faster(rows, spec, {core.BOTH}) for spec in ("dot_product", *core.FUSED))
+    rows, checks = record["rows"], [check for check in right.checks() if check.kind == "fused"]
+    return _are_right(rows, checks) and all(
+        _is_faster(rows, spec, {core.BOTH}) for spec in ("dot_product", *core.FUSED)
+    )
 
 
 def _is_right(rows: Rows, spec: str) -> bool:
     score = mechanism_of(spec).score
-    checks = [check for check in right.checks() if check.implementation == "pallas" and check.mechanism.score == score]
+    kernels = [check for check in right.checks() if check.implementation == "pallas"]
+    return _are_right(rows, [check for check in kernels if check.mechanism.score == score])
+
+
+def _are_right(rows: Rows, checks: Sequence[right.Check]) -> bool:
     found = {"stale" if is_stale(row) else state(row) for row in (rows.get(check.name, {}) for check in checks) if row}
     found |= {"left" for check in checks if check.name not in rows}
     return "done" in found and found <= {"done", "refused"}

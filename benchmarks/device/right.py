@@ -46,7 +46,7 @@ DEAR = ("neural(dim=16)", "neural(dim=None)")  # compile for a minute
 NETWORKS = (*DEAR, "neural", "additive")
 WIDE = (*DEAR, "additive")  # definitions with many numbers per pair, for which 1,024 tokens would not fit
 LIMITS = {"float32": 2e-5, "bfloat16": 3e-2}  # errors relative to the root mean square of an output or gradient
-TIMES_PLAIN = 2.0  # this multiple of the plain form's error is allowed too
+TIMES_PLAIN, MOST_PLAIN = 2.0, 0.2  # this multiple of the plain form's error is allowed too, up to this error
 # Some gradients are small because their terms cancel, such as that of a bias of all scores, which is 0. Their errors
 # are relative to this share of the largest gradient of the same kind, if that is more.
 SHARE = {"float32": 0.02, "bfloat16": 0.3}
@@ -189,7 +189,7 @@ def prepare(check: Check, oracle: "Oracle") -> Callable[[], Row]:
         found = flat(compiled(*given))
         wanted = oracle.read(check)
         plain = float(wanted.pop(PLAIN))
-        limit = max(LIMITS[check.dtype], TIMES_PLAIN * plain)
+        limit = max(LIMITS[check.dtype], min(TIMES_PLAIN * plain, MOST_PLAIN))
         return (
             errors(check, found, wanted)
             | {"limit": limit}

@@ -149,14 +149,10 @@ def test_auto_does_not_take_cudnn_for_what_it_refuses(on_a_gpu, monkeypatch):
 def test_cudnn_never_sees_an_open_half_of_a_block_of_keys(on_a_gpu, keys):
     """Its gradients would be NaN beside low scores."""
     q, k, v = inputs(keys, keys, dtype=jnp.bfloat16)
-    expected = dot_product_attention(q, k, v, implementation="reference")
-    out = dot_product_attention(q, k, v, implementation="cudnn")
-    chex.assert_trees_all_close(out.astype(jnp.float32), expected.astype(jnp.float32), atol=0.03)
-    dot_product_attention(q, k, v, mask=Mask(causal=True), implementation="cudnn")
-    dot_product_attention(q, k, v, mask=Mask(key_lengths=jnp.array([3, 5])), implementation="cudnn")
-    given = [asked.get("key_value_seq_lengths") for asked in on_a_gpu]
-    assert (given[0].tolist(), given[1], given[2].tolist()) == ([keys, keys], None, [3, 5])
-    for options in ({"mask": Mask(window=5)}, {"bias": jnp.zeros((1, 1, 1, keys), jnp.bfloat16)}):
+    for mask in (Mask(causal=True), Mask(key_lengths=jnp.array([3, 5]))):
+        dot_product_attention(q, k, v, mask=mask, implementation="cudnn")
+    dot_product_attention(q[:, 2:], k[:, 2:], v[:, 2:], implementation="cudnn")
+    for options in ({}, {"mask": Mask(window=5)}, {"bias": jnp.zeros((1, 1, 1, keys), jnp.bfloat16)}):
         with pytest.raises(UnsupportedError, match=f"{keys} keys leave half a block of 128"):
             dot_product_attention(q, k, v, implementation="cudnn", **options)
         dot_product_attention(q, k, v, **options)

@@ -323,8 +323,10 @@ def contest(spec, implementation, seconds, length=1024):
 def checked(spec, **state):
     score = right.mechanism_of(spec).score
     found = [c for c in right.checks() if c.mechanism.score == score and c.implementation == "pallas"]
-    row = {"error": 1e-7, "limit": 1e-5, "worst": "['out']"} | about.made_by("pallas") | state
-    return {check.name: row for check in found}
+    return {check.name: RIGHT | state for check in found}
+
+
+RIGHT = {"error": 1e-7, "limit": 1e-5, "worst": "['out']"} | about.made_by("pallas")
 
 
 def test_auto_takes_a_kernel_that_a_record_shows_to_be_right_and_faster():
@@ -339,33 +341,44 @@ def test_auto_takes_a_kernel_that_a_record_shows_to_be_right_and_faster():
 
 
 def test_auto_takes_any_pair_fused_once_all_that_were_tried_are_right_and_faster_in_training():
-    rows = {}
+    rows = {check.name: RIGHT for check in right.checks() if check.kind == "fused"}
     for spec in ("dot_product", *core.FUSED):
         assert not report.fused_pays_on_gpu({"rows": rows})
-        rows |= contest(spec, "pallas", 1.0) | contest(spec, "chunked", 2.0) | checked(spec)
+        rows |= contest(spec, "pallas", 1.0) | contest(spec, "chunked", 2.0)
     assert report.fused_pays_on_gpu({"rows": rows})
+    wrong = next(name for name in rows if "sigmoid" in name)
+    assert not report.fused_pays_on_gpu({"rows": rows | {wrong: RIGHT | {"error": 1.0}}})
     slower = {name: row for name, row in contest("alibi", "xla", 0.5).items() if row["pass"] == core.FORWARD}
     assert report.fused_pays_on_gpu({"rows": rows | slower})
     assert not report.fused_pays_on_gpu({"rows": rows | contest("alibi", "xla", 0.5)})
 
 
+AMPERE = types.SimpleNamespace(platform="cuda", compute_capability="8.0")
+LIKE_THE_RECORD = dataclasses.replace(CHECK, mask="causal", dtype="bfloat16", length=1024, grouped=False)
+
+
 @pytest.mark.parametrize(
-    ("dtype", "length", "dropped", "taken"),
+    ("chip", "options", "taken"),
     [
-        ("bfloat16", 1024, True, fused),
-        ("bfloat16", 1024, False, cudnn),
-        ("bfloat16", 192, True, xla),
-        ("float32", 1024, True, xla),
+        (H100, {}, fused),
+        (H100, {"dropped": False}, cudnn),
+        (H100, {"length": 192}, xla),
+        (H100, {"dtype": "float32"}, xla),
+        (AMPERE, {}, xla),
+        (H100, {"spec": "soft_cap"}, fused),
+        (H100, {"spec": "soft_cap", "length": 192}, loops),
+        (AMPERE, {"spec": "soft_cap"}, loops),
+        (H100, {"spec": "neural"}, mlp),
+        (H100, {"spec": "neural", "dtype": "float32"}, loops),
+        (H100, {"spec": "neural(dim=16)"}, loops),
     ],
 )
-def test_auto_on_a_gpu_takes_the_fused_kernel_for_dot_products_only_where_it_was_measured(
-    monkeypatch, dtype, length, dropped, taken
-):
+def test_auto_takes_kernels_only_for_calls_like_those_measured(monkeypatch, chip, options, taken):
     found = []
-    monkeypatch.setattr(choose, "choose", lambda *given, chosen=choose.choose: found.append(chosen(*given)) or xla)
-    check = dataclasses.replace(CHECK, spec="dot_product", mask="causal", dtype=dtype, length=length, dropped=dropped)
-    with mesh.compiled_for(H100):
-        jax.eval_shape(right.program(check, "auto", dtype), *right.arguments(check))
+    monkeypatch.setattr(choose, "choose", lambda *given, chosen=choose.choose: found.append(chosen(*given)) or loops)
+    check = dataclasses.replace(LIKE_THE_RECORD, **options)
+    with mesh.compiled_for(chip):
+        jax.eval_shape(right.program(check, "auto", check.dtype), *right.arguments(check))
     assert found == [taken]
 
 
@@ -390,9 +403,9 @@ def test_auto_on_a_gpu_takes_the_kernel_where_it_was_measured(monkeypatch, measu
     monkeypatch.setattr(choose, "FASTER_ON_GPU", frozenset({(2, 1)} if measured else ()))
     taken = []
     monkeypatch.setattr(mlp, "attend", lambda call: taken.append(call) or loops.attend(call))
-    check = dataclasses.replace(CHECK, spec="neural", mask="causal")
+    check = dataclasses.replace(LIKE_THE_RECORD, spec="neural")
     with mesh.compiled_for(H100):
-        jax.eval_shape(right.program(check, "auto", "float32"), *right.arguments(check))
+        jax.eval_shape(right.program(check, "auto", check.dtype), *right.arguments(check))
     assert bool(taken) == measured
 
 

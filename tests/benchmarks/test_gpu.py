@@ -1,5 +1,7 @@
 """What only a GPU can show, `pytest -m gpu`: its kernels compute what mechanisms define, and `auto` takes them."""
 
+import functools
+
 import jax
 import pytest
 
@@ -38,15 +40,20 @@ def test_auto_takes_cudnn_for_dot_products_in_bfloat16():
 
 
 @pytest.mark.skipif(compute_capability() < (8, 0), reason="this GPU is older than cuDNN's fused kernels")
-@pytest.mark.parametrize("length", [64, 192])
-def test_gradients_are_finite_where_keys_leave_half_a_block(length):
-    """All scores are -120, where cuDNN's gradients are NaN unless lengths end the keys."""
-    key = jax.numpy.zeros((1, length, 2, 64), jax.numpy.bfloat16).at[..., 0].set(-960)
-    query, value = key.at[..., 0].set(1), key.at[...].set(1)
+@pytest.mark.parametrize("keys", [2, 32, 64, 96, 128, 192])
+@pytest.mark.parametrize("kind", ["full", "causal", "lengths"])
+def test_gradients_are_finite_beside_low_scores(kind, keys):
+    """All scores are -120: where keys leave half a block of 128, cuDNN's gradients are NaN unless a mask ends them."""
+    key = jax.numpy.zeros((1, keys, 2, 64), jax.numpy.bfloat16).at[..., 0].set(-960)
+    query, value = key.at[..., 0].set(1), jax.numpy.ones_like(key)
+    lengths = jax.numpy.array([keys])
+    mask = {"causal": attention.Mask(causal=True), "lengths": attention.Mask(key_lengths=lengths)}.get(kind)
 
     @jax.jit
     def gradients(*arrays):
-        return jax.vjp(lambda *x: attention.attend("dot_product", {}, *x, implementation="cudnn"), *arrays)[1](value)
+        named = "cudnn" if mask else "auto"
+        attend = functools.partial(attention.attend, "dot_product", {}, mask=mask, implementation=named)
+        return jax.vjp(attend, *arrays)[1](value)
 
     for gradient in gradients(query, key, value):
         assert bool(jax.numpy.isfinite(gradient).all())
