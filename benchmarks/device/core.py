@@ -64,13 +64,16 @@ def item_name(group: str, shape: Shape, what: str, contestant: str) -> str:
 
 
 def shapes(tiny: bool) -> Iterator[tuple[Shape, str]]:
-    """Yields shapes and passes, the most telling first and float32 last."""
+    """Yields shapes and passes, the most telling first."""
     if tiny:
         yield from ((Shape(2, 16, 2, 8, "bfloat16", True), what) for what in PASSES)
         return
-    for (heads, width), length, what in itertools.product(HEADS, LENGTHS, PASSES):
-        yield Shape(TOKENS // length, length, heads, width, "bfloat16", True), what
-    yield from ((Shape(TOKENS // 1024, 1024, *HEADS[0], "float32", True), what) for what in PASSES)
+    half = [
+        Shape(TOKENS // length, length, heads, width, "bfloat16", True)
+        for (heads, width), length in itertools.product(HEADS, LENGTHS)
+    ]
+    single = Shape(TOKENS // 1024, 1024, *HEADS[0], "float32", True)
+    yield from itertools.product((*half[: len(LENGTHS)], single, *half[len(LENGTHS) :]), PASSES)
 
 
 def contestants(shape: Shape) -> Iterator[tuple[str, Callable[[Shape], Core]]]:
