@@ -100,6 +100,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "schedules h100", lambda: gpu.table(load("schedules_gpu"))
     yield "device h200", lambda: device.page(H200, [item.name for item in worker.items(False)])
     yield "device in short", lambda: device.in_short(H200)
+    yield "device kernels", lambda: device.kernels(H200)
     for dtype in agreement.DTYPES:
         yield f"agreement {dtype}", lambda dtype=dtype: agreement.table(load("agreement")["rows"], dtype)
     yield "pods", lambda: pods.table(load("pods")["rows"])

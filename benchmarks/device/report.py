@@ -91,6 +91,26 @@ def ratios(path: Path) -> dict[tuple[Any, ...], dict[str, float]]:
     }
 
 
+def kernels(path: Path) -> str:
+    """Tabulates how many times as long XLA's better form takes as each kernel, over all shapes that have both."""
+    found: dict[Any, dict[str, dict[Any, float]]] = {}
+    for (shape, name, what), ratio in ratios(path).items():
+        spec, _, by = name.rpartition(", ")
+        found.setdefault((spec, what), {}).setdefault(by, {})[shape] = ratio["seconds"]
+    lines = []
+    for spec in (*NETWORKS, "dot_product", *core.FUSED):
+        cells = []
+        for what in core.PASSES:
+            by = found[spec, what]
+            xla = {
+                shape: min(by[form][shape] for form in BY_XLA if shape in by.get(form, {})) for shape in by["chunked"]
+            }
+            times = [xla[shape] / by["pallas"][shape] for shape in by["pallas"] if shape in xla]
+            cells.append(f"{min(times):.1f} to {max(times):.1f}" if len(times) > 1 else f"{times[0]:.1f}")
+        lines.append((f"`{spec}`", "by hand" if spec in NETWORKS else "made from `pair`", *cells))
+    return plain_markdown(("", "the kernel is", "XLA takes … times as long, forward", "in training"), lines)
+
+
 def made(calls: Sequence[dict[str, Any]]) -> str:
     """Writes a line for each call that measured something: device, versions, command and commit."""
     lines = []
