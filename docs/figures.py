@@ -142,6 +142,7 @@ def of_evidence() -> Iterator[tuple[str, Callable[[], str]]]:
 def numbers() -> Iterator[tuple[str, str]]:
     """Yields the names and texts of the numbers in sentences."""
     yield from of_the_machine()
+    yield from of_the_gpu()
     yield from of_training_and_translation()
     yield from of_inference()
     yield from choices.numbers()
@@ -231,10 +232,25 @@ def of_the_machine() -> Iterator[tuple[str, str]]:
     roof, longest = load("attention")["roof"], load("attention")["growth"][-1]["cores"]
     yield "roof GFLOP/s", f"{roof['flops'] / 1e9:.0f}"
     yield "roof GB/s", f"{roof['bandwidth'] / 1e9:.0f}"
-    neural = [ratio["seconds"] for (_, name, _), ratio in device.ratios(H200).items() if name == NEURAL]
-    yield "device neural", f"{min(neural):.1f} to {max(neural):.1f}"
     yield "longest neural MB", f"{longest['neural, chunked']['temp_bytes'] / 1e6:.0f}"
     yield "longest jax.nn GB", f"{longest[attention.BASELINE]['temp_bytes'] / 1e9:.0f}"
+
+
+def of_the_gpu() -> Iterator[tuple[str, str]]:
+    """Yields how many checks are right, and ratios of times."""
+    done = [name for name, row in device.read(H200)["rows"].items() if "error" in row]
+    yield "device right", f"{len(done)}"
+    yield "device kernels right", f"{sum(', pallas, ' in name for name in done)}"
+    found = device.ratios(H200)
+    neural = [ratio["seconds"] for (_, name, _), ratio in found.items() if name == NEURAL]
+    yield "device neural", f"{min(neural):.1f} to {max(neural):.1f}"
+    fla = "flash-linear-attention, "
+    slower = [
+        found[shape, f"{name.removeprefix(fla)}, chunked", what]["seconds"] / ratio["seconds"]
+        for (shape, name, what), ratio in found.items()
+        if name.startswith(fla)
+    ]
+    yield "device recurrences", f"{min(slower):.0f} to {max(slower):.0f}"
 
 
 def speed_in_short() -> str:

@@ -35,10 +35,8 @@ NAMED = {
 INSTEAD = {"cudnn": "'xla' or 'auto'", "pallas": "'chunked' or 'auto'", "chunked": "'xla' or 'auto'"}
 
 
-def attend(
-    score: Any, params: Params, query: Any, key: Any, value: jax.Array, options: Options, modules: tuple[Any, ...] = ()
-) -> Any:
-    """Computes what `Score.attend` returns; `modules` are taken in place of those that the name stands for.
+def attend(score: Any, params: Params, query: Any, key: Any, value: jax.Array, options: Options) -> Any:
+    """Computes what `Score.attend` returns.
 
     Raises:
       UnsupportedError: the named implementation cannot do the call; the error has every reason.
@@ -59,18 +57,18 @@ def attend(
         params=params,
         **common(queries, heads, value, options),
     )
-    out, weights = choose(call, name, modules).attend(call)
+    out, weights = choose(call, name).attend(call)
     return (out.astype(value.dtype), weights) if options.return_weights else out.astype(value.dtype)
 
 
-def choose(call: Call, name: str, modules: tuple[Any, ...] = ()) -> Any:
-    """Gives the module of the implementation, one of `modules` if there are any.
+def choose(call: Call, name: str) -> Any:
+    """Gives the module of the implementation.
 
     Raises:
       UnsupportedError: none that the name stands for can do the call.
     """
     reasons = []
-    for module in modules or NAMED[name]:
+    for module in NAMED[name]:
         if name == "auto" and not _pays(module, call):
             continue
         if not (reason := module.why_not(call)):
@@ -90,10 +88,8 @@ def _pays(module: Any, call: Call) -> bool:
     if module is mlp:
         return here == "tpu" or (_was_measured(call) and isinstance(form, MLP) and mlp.units(call) in FASTER_ON_GPU)
     if module is fused:
-        measured = FUSED_ON_GPU and _was_measured(call)
-        if isinstance(form, MLP):
-            return False
-        return _reads_contents(call) and (measured or (here == "tpu" and form is None))
+        pays = (FUSED_ON_GPU and _was_measured(call)) or (here == "tpu" and form is None)
+        return pays and not isinstance(form, MLP) and _reads_contents(call)
     if module is loops:
         # On a CPU the cache decides; elsewhere one large product for each batch beats many small ones while it fits.
         small = here != "cpu" and isinstance(form, Dot) and _score_bytes(call) <= MOST

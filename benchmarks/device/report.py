@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from analysis.tables import plain_markdown
-from benchmarks import measure
 from benchmarks.attention import mechanism_of
 from benchmarks.device import about, core, right, timing
 from benchmarks.device.items import GROUPS, Row
@@ -46,9 +45,7 @@ LEGEND = (
 
 
 def page(path: Path, names: Sequence[str]) -> str:
-    """Writes a record's part of a page: machine, commands and all tables of items; or that there is no record."""
-    if not path.exists():
-        return f"**Nothing has been measured yet.**\n\nThe record will be `{path.relative_to(measure.ROOT)}`."
+    """Writes a record's part of a page: machine, commands and all tables of items."""
     record = read(path)
     rows: Rows = record["rows"]
     shapes = dict.fromkeys(shape_of(row) for row in rows.values() if "contestant" in row and "seconds" in row)

@@ -190,11 +190,8 @@ def prepare(check: Check, oracle: "Oracle") -> Callable[[], Row]:
         wanted = oracle.read(check)
         plain = float(wanted.pop(PLAIN))
         limit = max(LIMITS[check.dtype], min(TIMES_PLAIN * plain, MOST_PLAIN))
-        return (
-            errors(check, found, wanted)
-            | {"limit": limit}
-            | about.made_by("pallas" if check.kind == "fused" else check.kind)
-        )
+        sources = "pallas" if check.kind == "fused" else check.kind
+        return errors(check, found, wanted) | {"limit": limit} | about.made_by(sources)
 
     return measured
 
