@@ -18,6 +18,7 @@ from jax.sharding import AxisType, PartitionSpec
 BATCH, CONTEXT, HEADS = ("data", "fsdp"), ("context",), ("tensor",)
 REPLICAS = "replicas"  # axis of `jax.vmap` over models that are trained together
 FUSIONS = "--xla_cpu_experimental_ynn_fusion_type"
+RIGHT = "individual_dot"  # the kind of fusion that was not seen to be wrong
 WRONG = (0, 10, 2), (0, 11, 2)  # the first and the last jaxlib that were seen to compute wrong numbers
 
 
@@ -121,20 +122,22 @@ def in_replicas() -> bool:
 
 
 def leave_out_fusions() -> None:
-    """Turns XLA's YNNPACK fusions off, which join products of matrices with what is around them.
+    """Turns XLA's YNNPACK fusions off, except those of a product of matrices alone.
 
-    On x86 they read memory that was never written. In a loop over batches, outputs of gated DeltaNet by chunks were
-    wrong by up to 1e37, others each time (also https://github.com/jax-ml/jax/issues/39103). A value in XLA_FLAGS is
-    kept. XLA reads XLA_FLAGS before the first computation, so a warning says where it is too late.
+    On x86, fusions of a product with what is around it, of sums and of elementwise work read memory that was never
+    written. In a loop over batches, outputs of gated DeltaNet by chunks were wrong by up to 1e37, others each time
+    (also https://github.com/jax-ml/jax/issues/39103). Products alone were never wrong, and without YNNPACK those by a
+    transposed matrix, as in every backward pass, take 2 to 20 times as long. A value in XLA_FLAGS is kept. XLA reads
+    XLA_FLAGS before the first computation, so a warning says where it is too late.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     version = tuple(int(part) for part in jaxlib.__version__.split(".")[:3] if part.isdigit())
     if FUSIONS in flags or not WRONG[0] <= version <= WRONG[1]:
         return
-    os.environ["XLA_FLAGS"] = f"{flags} {FUSIONS}=".strip()
+    os.environ["XLA_FLAGS"] = f"{flags} {FUSIONS}={RIGHT}".strip()
     if xla_bridge.backends_are_initialized() and "cpu" in xla_bridge.backends():
         warnings.warn(
             f"JAX computed something before attention was imported, so jaxlib {jaxlib.__version__} may compute wrong "
-            f"numbers on a CPU; import attention first, or set XLA_FLAGS={FUSIONS}= (with nothing behind the =).",
+            f"numbers on a CPU; import attention first, or set XLA_FLAGS={FUSIONS}={RIGHT}.",
             stacklevel=3,
         )

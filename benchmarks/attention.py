@@ -51,6 +51,7 @@ GROWTH = (
     "neural(dim=16), chunked",
 )
 PASSES = ("forward", "forward+backward")
+GENERAL = "fused"  # the kernel of any function of a pair, also where another would be taken
 GB = 1e9
 
 
@@ -204,6 +205,7 @@ def ours(spec: str, implementation: str, shape: Shape) -> Core:
 
 def _core(spec: str, mechanism: Mechanism, implementation: str, shape: Shape) -> Core:
     score, sizes, mask = mechanism.score, shape.sizes, shape.mask
+    score, named = (_without_form(score), "pallas") if implementation == GENERAL else (score, implementation)
     weights = {"score": _weights(score.arrays(sizes), jax.random.key(1), shape.dtype)}
     if mechanism.align is not None:
         table = jax.random.normal(jax.random.key(2), (sizes.length, sizes.length), shape.dtype)
@@ -215,9 +217,16 @@ def _core(spec: str, mechanism: Mechanism, implementation: str, shape: Shape) ->
         value = key if mechanism.value == "tied" else value
         if mechanism.align is not None:
             value = attention.align_values(value, *weights["align"], mask=mask)
-        return score.attend(weights["score"], query, key, value, Options(mask, implementation=implementation))
+        return score.attend(weights["score"], query, key, value, Options(mask, implementation=named))
 
     return Core(f"{spec}, {implementation}", function, weights, useful(mechanism, shape))
+
+
+def _without_form(score: Any) -> Any:
+    """Gives a score that offers its function of a pair alone, so that no other kernel can do it."""
+    kind = type(score)
+    fields = {field.name: getattr(score, field.name) for field in dataclasses.fields(score)}
+    return type(kind.__name__, (kind,), {"form": lambda *_: None})(**fields)
 
 
 def _concatenated(mask: attention.Mask) -> Any:

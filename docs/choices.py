@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from analysis import trials
 from analysis.tables import plain_markdown
@@ -18,6 +19,7 @@ NEEDS = {
     "permutations": "follow a state with six values, twice as long",
 }
 LISTED = 9  # most mechanisms in a cell
+WIDEST = ("stacked_wide", "stacked")  # the trials of recall, the widest models first
 
 
 @functools.cache
@@ -32,15 +34,28 @@ def needs() -> str:
     for trial, need in NEEDS.items():
         if trial in kept().trials:
             can, cannot, undecided = trials.able(kept(), trial)
-            rows.append((f"{need} (`{trial}`)", _listed(can), _listed(cannot), str(len(undecided))))
+            rows.append((f"{need} (`{trial}`)", *map(_listed, (can, cannot, undecided))))
     return plain_markdown(("what you need", "can", "cannot", "undecided"), rows)
 
 
-def caches() -> str:
-    """Names the mechanisms whose decode cache is as large after 128 pairs as after 32."""
-    cells = [row for row in kept().rows if row["trial"] == "stacked" and "cache_bytes" in row]
-    same = [row["spec"] for row in cells if row["cache_bytes"] == row.get("cache_bytes_at_128")]
-    return ", ".join(f"`{spec}`" for spec in same) or "none that was tried"
+def states() -> str:
+    """Tabulates what mechanisms recall whose decode cache has one size, in the widest models tried, best first."""
+    trial = next(trial for trial in WIDEST if trial in kept().trials)
+    names = trials.sizes(kept(), trial)
+    cells = [row for row in kept().rows if row["trial"] == trial and _is_constant(row)]
+    rows = []
+    for row in sorted(cells, key=lambda row: -trials.reached(row, names[-1]).mean):
+        recalled = (f"{100 * trials.reached(row, name).mean:.0f}" for name in names)
+        rows.append((f"`{row['spec']}`", f"{row['cache_bytes'] / 1024:.0f}", *recalled))
+    sizes = (f"recall of {trials.size_of(name)} pairs, %" for name in names[1:])
+    return plain_markdown(("mechanism", "cache, KiB", "recall as in training, %", *sizes), rows)
+
+
+def _is_constant(row: dict[str, Any]) -> bool:
+    """Tells whether a cell of recall has a decode cache as large after the most pairs as after those of training."""
+    return "cache_bytes" in row and {size for name, size in row.items() if name.startswith("cache_bytes")} == {
+        row["cache_bytes"]
+    }
 
 
 def numbers() -> Iterator[tuple[str, str]]:

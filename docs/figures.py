@@ -41,6 +41,7 @@ from benchmarks import (
 from benchmarks import train_step as training
 from benchmarks.compilers import gpu
 from benchmarks.device import report as device
+from benchmarks.device import worker
 from benchmarks.peers import agreement
 from docs import address, choices, families
 from studies import declared, digits, ledger, manual, precision, replication, runs, translations
@@ -49,6 +50,8 @@ from train import cli, mechanisms
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("**/*.md")))
 KEPT = ROOT / "docs/replication"
+H200 = ROOT / "benchmarks/results/device_h200.json"
+NEURAL = "neural(dim=2), pallas"
 CACHED = (  # the rows of the table of decode caches
     *("dot_product", "dot_product(kv_heads=4)", "dot_product(kv_heads=1)", "dot_product(latent=512)"),
     *("dot_product(latent=512, rotary=64)", "optimised", "efficient", "super", "gaussian", "additive"),
@@ -95,7 +98,9 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "schedules choices", lambda: schedules.choices(load("schedules_tpu"))
     yield "schedules roofline", lambda: schedules.roofline_table(load("schedules_tpu"))
     yield "schedules h100", lambda: gpu.table(load("schedules_gpu"))
-    yield "device h100", lambda: device.page(ROOT / "benchmarks/results/device_h100.json")
+    yield "device h200", lambda: device.page(H200, [item.name for item in worker.items(False)])
+    yield "device in short", lambda: device.in_short(H200)
+    yield "device kernels", lambda: device.kernels(H200)
     for dtype in agreement.DTYPES:
         yield f"agreement {dtype}", lambda dtype=dtype: agreement.table(load("agreement")["rows"], dtype)
     yield "pods", lambda: pods.table(load("pods")["rows"])
@@ -115,6 +120,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "channel attention", lambda: channel_attention(load("cnn_digits")["runs"])
     yield "tour", tour
     yield "choosing", choices.needs
+    yield "recall from a state", choices.states
     yield from of_evidence()
 
 
@@ -136,9 +142,9 @@ def of_evidence() -> Iterator[tuple[str, Callable[[], str]]]:
 def numbers() -> Iterator[tuple[str, str]]:
     """Yields the names and texts of the numbers in sentences."""
     yield from of_the_machine()
+    yield from of_the_gpu()
     yield from of_training_and_translation()
     yield from of_inference()
-    yield "constant caches", choices.caches()
     yield from choices.numbers()
     yield from of_operations()
     yield from of_surgery()
@@ -230,15 +236,37 @@ def of_the_machine() -> Iterator[tuple[str, str]]:
     yield "longest jax.nn GB", f"{longest[attention.BASELINE]['temp_bytes'] / 1e9:.0f}"
 
 
+def of_the_gpu() -> Iterator[tuple[str, str]]:
+    """Yields how many checks are right, and ratios of times."""
+    done = [name for name, row in device.read(H200)["rows"].items() if "error" in row]
+    yield "device right", f"{len(done)}"
+    yield "device kernels right", f"{sum(', pallas, ' in name for name in done)}"
+    found = device.ratios(H200)
+    neural = [ratio["seconds"] for (_, name, _), ratio in found.items() if name == NEURAL]
+    yield "device neural", f"{min(neural):.1f} to {max(neural):.1f}"
+    fla = "flash-linear-attention, "
+    slower = [
+        found[shape, f"{name.removeprefix(fla)}, chunked", what]["seconds"] / ratio["seconds"]
+        for (shape, name, what), ratio in found.items()
+        if name.startswith(fla)
+    ]
+    yield "device recurrences", f"{min(slower):.0f} to {max(slower):.0f}"
+
+
 def speed_in_short() -> str:
-    """Tabulates speed on CPUs in short."""
-    baseline, neural = (cores()[name] for name in (attention.BASELINE, "neural, chunked"))
+    """Tabulates speed in short."""
+    baseline, ours, neural = (cores()[n] for n in (attention.BASELINE, "dot_product, chunked", "neural, chunked"))
+    same = measure.spread(ours["ratios"][attention.PYTORCH])
     pytorch, jax = (measure.spread(neural["ratios"][name]) for name in (attention.PYTORCH, attention.BASELINE))
     memory = baseline["temp_bytes"] / neural["temp_bytes"]
     gpt = layers_of("gpt")["neural(dim=2)"]
-    marian = dict(of_training_and_translation())["translation times faster"]
-    layer = "`neural(dim=2)` of 1,024 tokens, forward and backward"
+    faster = [row["times_faster"]["median"] for row in load("translation")["searches"]]
+    of = "of 1,024 tokens, forward and backward"
+    layer = f"`neural(dim=2)` {of}"
+    on_gpu = device.ratios(H200)
+    forward, both = (on_gpu[device.OF_SHORT, NEURAL, what]["seconds"] for what in attention.PASSES)
     rows = (
+        (f"`dot_product` {of}", "PyTorch's fused dot product", f"{same} × the time"),
         (layer, "PyTorch's fused dot product", f"{pytorch} × the time"),
         (layer, "the dot product of `jax.nn`", f"{jax} × the time, 1/{memory:.0f} of the memory"),
         (
@@ -249,10 +277,15 @@ def speed_in_short() -> str:
         (
             "translating with a Marian of opus-mt's size",
             "Hugging Face on PyTorch",
-            f"{marian} times as fast, with the same tokens",
+            f"{1 / max(faster):.2f} to {1 / min(faster):.2f} × the time, with the same tokens",
+        ),
+        (
+            "on an H200, `neural(dim=2)` of 4,096 tokens in bfloat16",
+            "cuDNN's dot product",
+            f"{forward:.1f} × the time forward, {both:.1f} × forward and backward",
         ),
     )
-    return plain_markdown(("what", "against", "measured"), rows)
+    return plain_markdown(("what", "against", "measured (below 1 is faster)"), rows)
 
 
 def attention_in_short(rows: dict[str, dict[str, Any]]) -> str:

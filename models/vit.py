@@ -82,7 +82,7 @@ def grid(image_shape: tuple[int, ...], side: int, what: str = "model.patch") -> 
     if height % side or width % side:
         raise UsageError(
             f"{what}={side} does not divide images of {height}x{width} pixels; "
-            "choose another patch, or resize the images with data.train_transforms and data.eval_transforms."
+            "choose another patch or data.image_shape, or resize with data.train_transforms and data.eval_transforms."
         )
     return height // side, width // side
 

@@ -194,6 +194,14 @@ def test_mistakes_are_one_sentence(parser, capsys, arguments, message):
     assert err.count("\n") == 1
 
 
+def test_the_last_folder_of_a_file_to_write_is_made(parser, tmp_path):
+    parser.parse_args([f"--out={tmp_path}/runs/page.html"])
+    assert (tmp_path / "runs").is_dir()
+    with pytest.raises(cli.UsageError, match="must be a file in a folder that can be written"):
+        parser.parse_args([f"--out={tmp_path}/no/such/page.html"])
+    assert not (tmp_path / "no").exists()
+
+
 def test_help_is_made_of_the_docstring(parser):
     text = parser.format_help()
     assert text.startswith("Makes.\n\nMore words.\n\nUsage:\n  python -m a.b WORDS ... [flags]\n")

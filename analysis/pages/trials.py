@@ -126,6 +126,9 @@ def _notes(table: TrialTable) -> Iterator[str]:
             yield f"{said}: {', '.join(found)}."
     yield from dict.fromkeys(f"{row['spec']}, {row['trial']}: {row['reason']}" for row in table.rows if "reason" in row)
     yield from table.remarks()
+    made: dict[str, list[str]] = {}
     for call in table.made:
         versions = ", ".join(f"{name} {version}" for name, version in call["versions"].items())
-        yield f"Made on {call['devices']} at {call['git']}, with {versions}."
+        made.setdefault(f"{call['devices']} with {versions}", []).append(call["git"])
+    for how, revisions in made.items():
+        yield f"Made on {how}, at {', '.join(dict.fromkeys(revisions))}."

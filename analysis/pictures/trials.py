@@ -80,6 +80,7 @@ def frontier(table: TrialTable, named: Iterable[str] = ()) -> Figure:
     axes.axhline(100 * table.trials[trial]["chance"], color="#6a6a6a", lw=0.8, ls="--", label="chance")
     axes.set(xscale="log", ylim=(0, 104), xlabel=f"decode cache after {pairs} pairs, kB", ylabel="recalled, %")
     axes.set_xticks(ticks := [2**power for power in range(9)], map(str, ticks))
+    axes.set_xlim(right=2**9.4)  # room for names
     axes.minorticks_off()
     drawn.legend(loc="outside lower center", ncols=3, fontsize=7)
     drawn.suptitle(f"Recall of {pairs} pairs against the size of the decode cache")

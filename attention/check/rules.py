@@ -60,7 +60,7 @@ def _compare(case: Subject, name: str, arrays: Arrays, mask: Mask, **options: An
 
 
 def uses_every_weight_and_input(case: Subject) -> None:
-    """Every parameter and every input that it reads has a gradient, or gradients would be compared where all are 0.
+    """Every parameter and every input that it reads has a gradient; otherwise zeros would be compared.
 
     Some parameters get theirs from the mechanism's own loss alone.
     """

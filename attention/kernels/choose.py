@@ -11,17 +11,19 @@ from attention.forms import MLP, Dot
 from attention.kernels import cudnn, fused, loops, mlp, reference, ring, splash, xla
 from attention.kernels.arrays import score_dtype
 from attention.kernels.call import Call, check_implementation, common
-from attention.mesh import CONTEXT, devices, kernels_left_out, platform
+from attention.mesh import CONTEXT, compute_capability, devices, kernels_left_out, platform
 from attention.options import Options
 from attention.parameters import Params
 
 # Most bytes of scores for which `auto` takes XLA on a GPU or TPU. Both passes hold up to four arrays of that size
-# (scores, weights and the gradients of both), and 4 GiB is a quarter of the memory of a TPU v5e. Not measured.
+# (scores, weights and the gradients of both), and 4 GiB is a quarter of the memory of a TPU v5e. On an H200, XLA
+# trains as fast as tiles at 2 GiB, and slower beyond.
 MOST = 2**30
 # MLPs on pairs whose kernel for Hopper GPUs `auto` takes, by the units of their layers: those that a record of such a
-# GPU shows to be right, and faster than tiles by XLA. There is no record yet; a test holds them against it.
-FASTER_ON_GPU: frozenset[tuple[int, ...]] = frozenset()
-FUSED_ON_GPU = False  # whether a record shows the same of the kernels of any function of a pair
+# GPU shows to be right, and faster than tiles by XLA; a test holds them against it.
+FASTER_ON_GPU = frozenset({(2, 1), (64,)})  # neural(dim=2), and additive with heads of 64
+FUSED_ON_GPU = True  # whether the record shows the kernels of any function of a pair to be right and faster in training
+SHORTEST, WIDEST = 1024, 128  # the fewest queries and keys, and the widest values, that were measured there
 NAMED = {
     "reference": (reference,),
     "xla": (xla,),
@@ -84,15 +86,24 @@ def _pays(module: Any, call: Call) -> bool:
     if module is splash:
         return here == "tpu" and min(call.scores_shape[-2:]) >= splash.FEWEST
     if module is mlp:
-        return here == "tpu" or (here == "gpu" and isinstance(form, MLP) and mlp.units(call) in FASTER_ON_GPU)
+        return here == "tpu" or (_was_measured(call) and isinstance(form, MLP) and mlp.units(call) in FASTER_ON_GPU)
     if module is fused:
-        pays = here == "tpu" or (here == "gpu" and FUSED_ON_GPU)
-        return pays and form is None and _reads_contents(call)
+        pays = (FUSED_ON_GPU and _was_measured(call)) or (here == "tpu" and form is None)
+        return pays and not isinstance(form, MLP) and _reads_contents(call)
     if module is loops:
         # On a CPU the cache decides; elsewhere one large product for each batch beats many small ones while it fits.
         small = here != "cpu" and isinstance(form, Dot) and _score_bytes(call) <= MOST
         return not small and (form is not None or _reads_contents(call))
     return True
+
+
+def _was_measured(call: Call) -> bool:
+    """Tells whether a call is like those of the record of a Hopper GPU."""
+    dtype, width = call.value.dtype, call.value.shape[-1]
+    if isinstance(call.form, Dot):
+        dtype = jnp.promote_types(dtype, call.form.query.dtype)
+    like_it = dtype == jnp.bfloat16 and width <= WIDEST and min(call.scores_shape[-2:]) >= SHORTEST
+    return like_it and compute_capability()[:1] == (9,) and devices(*CONTEXT) == 1
 
 
 def _reads_contents(call: Call) -> bool:

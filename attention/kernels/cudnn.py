@@ -11,6 +11,11 @@ from attention.kernels.call import Call
 from attention.mesh import BATCH, devices, in_replicas
 from attention.normaliser import SOFTMAX
 
+# Where half of the last block of keys is empty, and neither a causal mask nor lengths end it, the kernel of Hopper GPUs
+# takes scores of 0 there. Beside scores below -88 their weights exceed float32, and the query's gradient is NaN
+# (pytorch#196678; seen with cuDNN 9.19 on an H200, with a mask spelt out and without one).
+BLOCK = 128
+
 
 def why_not(call: Call) -> str:
     """Tells why cuDNN does not support the call, as part of a sentence; '' if it does."""
@@ -32,6 +37,7 @@ def why_not(call: Call) -> str:
         # JAX requires it for gradients with a bias, and treats every call as one (jax 0.10).
         f"it needs even numbers of queries and keys, not {queries} and {keys}": bool(queries % 2 or keys % 2),
         "it would round the bias to the queries' dtype": (bias := call.whole_bias) is not None and bias.dtype != dtype,
+        f"{keys} keys leave half a block of 128, where its gradients may be NaN": _leaves_half_a_block(call),
         "its weights are those of the softmax": call.normaliser != SOFTMAX,
         "it drops no attention weights": call.dropout_rate > 0,
         "it returns no weights": call.return_weights,
@@ -40,6 +46,15 @@ def why_not(call: Call) -> str:
         "JAX cannot give it replicas": in_replicas(),
     }
     return "; ".join(reason for reason, holds in reasons.items() if holds)
+
+
+def _leaves_half_a_block(call: Call) -> bool:
+    """Tells whether keys fill half of their last block, and neither a causal mask nor lengths end them there.
+
+    Beside a bias this is not known to help. Lengths of our own would need JAX's `vmap` rule (see `why_not`).
+    """
+    ended = call.whole_bias is None and bool(call.mask.parts()) and _has_mask(call)
+    return call.scores_shape[-1] % BLOCK == BLOCK // 2 and not ended
 
 
 def _has_mask(call: Call) -> bool:

@@ -40,7 +40,10 @@ SECOND = (
         ("linear", "chunked"),
     ),
 )
-DEAR = (("neural(dim=16)", "pallas"), ("neural(dim=16)", "chunked"), ("neural(dim=None)", "chunked"))
+DEAR = (
+    *((spec, attention.GENERAL) for spec in ("neural(dim=2)", "additive", "neural(dim=16)")),
+    *((spec, by) for spec in ("neural(dim=16)", "neural(dim=None)") for by in ("pallas", "chunked")),
+)
 
 
 def items(tiny: bool) -> list[Item]:
@@ -61,13 +64,16 @@ def item_name(group: str, shape: Shape, what: str, contestant: str) -> str:
 
 
 def shapes(tiny: bool) -> Iterator[tuple[Shape, str]]:
-    """Yields shapes and passes, the most telling first and float32 last."""
+    """Yields shapes and passes, the most telling first."""
     if tiny:
         yield from ((Shape(2, 16, 2, 8, "bfloat16", True), what) for what in PASSES)
         return
-    for (heads, width), length, what in itertools.product(HEADS, LENGTHS, PASSES):
-        yield Shape(TOKENS // length, length, heads, width, "bfloat16", True), what
-    yield from ((Shape(TOKENS // 1024, 1024, *HEADS[0], "float32", True), what) for what in PASSES)
+    half = [
+        Shape(TOKENS // length, length, heads, width, "bfloat16", True)
+        for (heads, width), length in itertools.product(HEADS, LENGTHS)
+    ]
+    single = Shape(TOKENS // 1024, 1024, *HEADS[0], "float32", True)
+    yield from itertools.product((*half[: len(LENGTHS)], single, *half[len(LENGTHS) :]), PASSES)
 
 
 def contestants(shape: Shape) -> Iterator[tuple[str, Callable[[Shape], Core]]]:
@@ -82,7 +88,8 @@ def contestants(shape: Shape) -> Iterator[tuple[str, Callable[[Shape], Core]]]:
     if not wide and shape.length <= 1024:
         ours += DEAR
     for spec, implementation in ours:
-        if implementation in attention.mechanism_of(spec).score.implementations and (half or implementation != "cudnn"):
+        known = (*attention.mechanism_of(spec).score.implementations, attention.GENERAL)
+        if implementation in known and (half or implementation != "cudnn"):
             yield f"{spec}, {implementation}", functools.partial(attention.ours, spec, implementation)
 
 
@@ -159,7 +166,8 @@ def made_by(name: str) -> Row:
     spec, _, implementation = name.partition(", ")
     if not implementation:
         return {}
-    return about.made_by("recurrence" if spec in (*STATES, "linear") else implementation)
+    made = "pallas" if implementation == attention.GENERAL else implementation
+    return about.made_by("recurrence" if spec in (*STATES, "linear") else made)
 
 
 def roof(dtype: str, tiny: bool) -> Callable[[], Row]:

@@ -37,11 +37,11 @@ def write(folder: Path, check: right.Check) -> None:
 
 
 def definition(check: right.Check) -> dict[str, np.ndarray]:
-    """Computes the arrays of a check and, in bfloat16, the error of plain XLA."""
-    arrays = compute(check, "reference" if check.length < LONG else "xla", "float64")
-    plain = 0.0
-    if check.dtype == "bfloat16":
-        plain = right.errors(check, compute(check, "xla", "bfloat16"), arrays)["error"] or 0.0
+    """Computes the arrays of a check and, where it may be large, the error of the forms by XLA."""
+    arrays, plain = compute(check, "reference" if check.length < LONG else "xla", "float64"), 0.0
+    if check.dtype == "bfloat16" or check.spec in right.NETWORKS:
+        forms = {"xla", "chunked"} & {*check.mechanism.score.implementations}
+        plain = max(right.errors(check, compute(check, form, check.dtype), arrays)["error"] or 0.0 for form in forms)
     return arrays | {right.PLAIN: np.array(plain)}
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from analysis.tables import plain_markdown
-from benchmarks import measure
 from benchmarks.attention import mechanism_of
 from benchmarks.device import about, core, right, timing
 from benchmarks.device.items import GROUPS, Row
@@ -16,6 +15,9 @@ from train.cli.terminal import counted
 
 Rows = dict[str, Row]
 RATE, BENCH = "units_per_second", "bench"
+BY_XLA = ("chunked", "xla")
+BY = ("cudnn", "pallas", *BY_XLA)
+BASE = "dot_product, cudnn"
 NETWORKS = ("neural(dim=2)", "neural(dim=16)", "additive")  # pairwise scores with kernels for GPUs
 
 
@@ -42,15 +44,68 @@ LEGEND = (
 )
 
 
-def page(path: Path) -> str:
-    """Writes a record's part of a page: machine, commands and all tables; or that there is no record."""
-    if not path.exists():
-        return f"**Nothing has been measured yet.**\n\nThe record will be `{path.relative_to(measure.ROOT)}`."
+def page(path: Path, names: Sequence[str]) -> str:
+    """Writes a record's part of a page: machine, commands and all tables of items."""
     record = read(path)
     rows: Rows = record["rows"]
     shapes = dict.fromkeys(shape_of(row) for row in rows.values() if "contestant" in row and "seconds" in row)
-    tables = [made(record["calls"]), LEGEND, states(rows, list(rows)), *problems(rows, rows)]
+    tables = [made(record["calls"]), LEGEND, states(rows, names), *problems(rows, rows)]
     return "\n\n".join([*tables, *(core_table(rows, shape) for shape in shapes), models_table(rows)])
+
+
+SHORT = (  # rows of the short table
+    *("dot_product, cudnn", "dot_product, pallas", "dot_product, xla", "PyTorch flash", "FlexAttention, dot_product"),
+    *(f"{spec}, {by}" for spec in NETWORKS for by in ("pallas", "chunked")),
+    *(f"{spec}, {by}" for spec in core.FUSED for by in ("pallas", "chunked")),
+    *("FlexAttention, alibi", "FlexAttention, soft_cap", "linear, chunked"),
+    *("gated_delta, chunked", "flash-linear-attention, gated_delta"),
+    *("kimi_delta, chunked", "flash-linear-attention, kimi_delta"),
+)
+OF_SHORT = ("bfloat16", 4, 4096, 32, 64)  # its shape
+
+
+def in_short(path: Path) -> str:
+    """Tabulates times as multiples of those of cuDNN's dot product, and the memory likewise."""
+    found = ratios(path)
+    lines = []
+    for name in SHORT:
+        times = [found.get((OF_SHORT, name, what), {}) for what in core.PASSES]
+        spec, _, by = name.rpartition(", ")
+        cells = [f"{row['seconds']:.1f} ×" if row else "" for row in times]
+        memory = f"{times[1]['bytes']:.1f} ×" if times[1] else ""
+        lines.append((f"`{spec}`, `{by}`" if by in BY else name.replace(", ", ": "), *cells, memory))
+    return plain_markdown(("", "forward", "forward and backward", "memory of both"), [x for x in lines if any(x[1:])])
+
+
+def ratios(path: Path) -> dict[tuple[Any, ...], dict[str, float]]:
+    """Divides seconds and bytes by those of cuDNN's dot product, for each shape, contestant and pass."""
+    rows = (row for row in read(path)["rows"].values() if "contestant" in row and "seconds" in row)
+    found = {(shape_of(row), row["contestant"], row["pass"]): row for row in rows}
+    return {
+        (shape, name, what): {unit: row[unit] / found[shape, BASE, what][unit] for unit in ("seconds", "bytes")}
+        for (shape, name, what), row in found.items()
+        if (shape, BASE, what) in found
+    }
+
+
+def kernels(path: Path) -> str:
+    """Tabulates how many times as long XLA's better form takes as each kernel, over all shapes that have both."""
+    found: dict[Any, dict[str, dict[Any, float]]] = {}
+    for (shape, name, what), ratio in ratios(path).items():
+        spec, _, by = name.rpartition(", ")
+        found.setdefault((spec, what), {}).setdefault(by, {})[shape] = ratio["seconds"]
+    lines = []
+    for spec in (*NETWORKS, "dot_product", *core.FUSED):
+        cells = []
+        for what in core.PASSES:
+            by = found[spec, what]
+            xla = {
+                shape: min(by[form][shape] for form in BY_XLA if shape in by.get(form, {})) for shape in by["chunked"]
+            }
+            times = [xla[shape] / by["pallas"][shape] for shape in by["pallas"] if shape in xla]
+            cells.append(f"{min(times):.1f} to {max(times):.1f}" if len(times) > 1 else f"{times[0]:.1f}")
+        lines.append((f"`{spec}`", "by hand" if spec in NETWORKS else "made from `pair`", *cells))
+    return plain_markdown(("", "the kernel is", "XLA takes … times as long, forward", "in training"), lines)
 
 
 def made(calls: Sequence[dict[str, Any]]) -> str:
@@ -191,29 +246,40 @@ def stale(record: dict[str, Any]) -> list[str]:
 def faster_on_gpu(record: dict[str, Any]) -> set[str]:
     """Selects the pairwise scores whose Pallas kernels `auto` takes on a GPU, by a record.
 
-    A kernel must be right in all its checks, and in both passes faster than XLA's tiles at every length that has both.
+    A kernel must be right in all its checks, and in both passes faster than XLA's forms wherever both were measured.
     """
-    return {spec for spec in NETWORKS if _is_right(record["rows"], spec) and _is_faster(record["rows"], spec)}
+    rows = record["rows"]
+    return {spec for spec in NETWORKS if _is_right(rows, spec) and _is_faster(rows, spec, {*core.PASSES})}
 
 
 def fused_pays_on_gpu(record: dict[str, Any]) -> bool:
-    """Tells whether `auto` takes the kernels of any function of a pair on a GPU, as it does if all tried ones pass."""
-    return all(_is_right(record["rows"], spec) and _is_faster(record["rows"], spec) for spec in core.FUSED)
+    """Tells whether `auto` takes the kernels of any function of a pair on a GPU, by a record.
+
+    All their checks must be right, and those that were timed faster in training, which is forward and backward.
+    """
+    rows, checks = record["rows"], [check for check in right.checks() if check.kind == "fused"]
+    return _are_right(rows, checks) and all(
+        _is_faster(rows, spec, {core.BOTH}) for spec in ("dot_product", *core.FUSED)
+    )
 
 
 def _is_right(rows: Rows, spec: str) -> bool:
     score = mechanism_of(spec).score
-    checks = [check for check in right.checks() if check.implementation == "pallas" and check.mechanism.score == score]
+    kernels = [check for check in right.checks() if check.implementation == "pallas"]
+    return _are_right(rows, [check for check in kernels if check.mechanism.score == score])
+
+
+def _are_right(rows: Rows, checks: Sequence[right.Check]) -> bool:
     found = {"stale" if is_stale(row) else state(row) for row in (rows.get(check.name, {}) for check in checks) if row}
     found |= {"left" for check in checks if check.name not in rows}
     return "done" in found and found <= {"done", "refused"}
 
 
-def _is_faster(rows: Rows, spec: str) -> bool:
+def _is_faster(rows: Rows, spec: str, passes: set[str]) -> bool:
     seconds: dict[Any, dict[str, float]] = collections.defaultdict(dict)
     for row in rows.values():
         by = row.get("contestant", "").removeprefix(f"{spec}, ")
-        if by in ("pallas", "chunked") and "seconds" in row and not is_stale(row):
+        if by in ("pallas", *BY_XLA) and row["pass"] in passes and "seconds" in row and not is_stale(row):
             seconds[*shape_of(row), row["pass"]][by] = row["seconds"]
-    pairs = {at: both for at, both in seconds.items() if len(both) == 2}
-    return {at[-1] for at in pairs} == set(core.PASSES) and all(x["pallas"] < x["chunked"] for x in pairs.values())
+    pairs = {at: x for at, x in seconds.items() if "pallas" in x and len(x) > 1}
+    return {at[-1] for at in pairs} == passes and all(min(x, key=x.get) == "pallas" for x in pairs.values())

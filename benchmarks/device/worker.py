@@ -19,6 +19,7 @@ from benchmarks.device import about, core, loop, models, peers, right
 from benchmarks.device.items import GROUPS, Item, Row, Skipped
 
 TOGETHER, THREADS = 32, 16  # items compiled before they are measured, and threads that compile
+TOGETHER_WHOLE = 4  # of those that compile for minutes
 SPOILT = 3  # the exit code if the device no longer answers
 FULL = "RESOURCE_EXHAUSTED"  # compilations share memory, so one that lacked it is repeated by itself
 
@@ -39,8 +40,9 @@ def main(stack: str, tiny: bool, names: list[str], out: TextIO) -> int:
     known = {item.name: item for item in items(tiny)}
     say(out, about=about.DEVICES[stack]())
     wanted = [known[name] for name in names]
-    for start in range(0, len(wanted), TOGETHER):
-        chunk = wanted[start : start + TOGETHER]
+    together = TOGETHER_WHOLE if wanted[0].group == "models" else TOGETHER
+    for start in range(0, len(wanted), together):
+        chunk = wanted[start : start + together]
         for item, measure in compiled(chunk, THREADS if stack == "jax" else 1, out):
             say(out, measuring=item.name)
             row = outcome(measure)

@@ -285,7 +285,7 @@ def test_what_is_in_doubt_is_said_beside_the_verdict(tmp_path, write_run):
             write_run(tmp_path / f"{name}{seed}", seed, accuracy, model__attention=name, **facts)
     made = report(runs.find([tmp_path]))
     assert made.verdict[-3:] == [
-        "Caution: The test has only 15 examples, so one of them is 6.67 % of its result.",
+        "Caution: The test split has only 15 examples, so one of them is 6.67 % of its result.",
         "Caution: super: An accuracy of 49.5% is not above the 50.0% of giving the same class always.",
         "Caution: The 95% interval of the test accuracy reaches beyond 0 or 100 % for dot_product; more seeds make it "
         "narrower.",

@@ -95,9 +95,10 @@ def test_kept_tables_stand_beside_where_their_settings_are_the_same(tried, tmp_p
     assert not remarks
     other = tried.trials["stacked"]["settings"] | {"train.length": "9 steps"}
     changed = {"stacked": tried.trials["stacked"] | {"settings": other}}
-    TrialTable(changed, tried.rows[:1], tried.made).write(tmp_path / "kept.json")
+    TrialTable(changed, tried.rows[:1], [tried.made[0] | {"git": "another"}]).write(tmp_path / "kept.json")
     joined, (remark,) = trials.read([tmp_path / "ours.json", tmp_path / "kept.json"])
     assert [cell["spec"] for cell in joined.rows] == ["delta"]
+    assert joined.made == ours.made, "the makers of rows that were left out are not named"
     assert "stacked of kept.json was left out" in remark
 
 

@@ -145,6 +145,20 @@ def test_auto_does_not_take_cudnn_for_what_it_refuses(on_a_gpu, monkeypatch):
     assert not on_a_gpu
 
 
+@pytest.mark.parametrize("keys", [64, more(192), more(704)])
+def test_cudnn_never_sees_an_open_half_of_a_block_of_keys(on_a_gpu, keys):
+    """Its gradients would be NaN beside low scores."""
+    q, k, v = inputs(keys, keys, dtype=jnp.bfloat16)
+    for mask in (Mask(causal=True), Mask(key_lengths=jnp.array([3, 5]))):
+        dot_product_attention(q, k, v, mask=mask, implementation="cudnn")
+    dot_product_attention(q[:, 2:], k[:, 2:], v[:, 2:], implementation="cudnn")
+    for options in ({}, {"mask": Mask(window=5)}, {"bias": jnp.zeros((1, 1, 1, keys), jnp.bfloat16)}):
+        with pytest.raises(UnsupportedError, match=f"{keys} keys leave half a block of 128"):
+            dot_product_attention(q, k, v, implementation="cudnn", **options)
+        dot_product_attention(q, k, v, **options)
+    assert len(on_a_gpu) == 3
+
+
 def test_auto_does_not_take_cudnn_for_replicas(on_a_gpu):
     """JAX's rule of `vmap` would fail for most calls."""
     q, k, v = inputs(8, 8, dtype=jnp.bfloat16)

@@ -18,7 +18,7 @@ import pytest
 import attention
 from attention import mesh
 from attention.errors import UsageError
-from attention.kernels import choose, loops, mlp
+from attention.kernels import choose, cudnn, fused, loops, mlp, xla
 from benchmarks.device import __main__ as program
 from benchmarks.device import about, core, processes, record, report, right, timing, worker
 from benchmarks.device.items import GROUPS, Item
@@ -26,7 +26,7 @@ from benchmarks.device.processes import Session, TimeIsUp, Watch
 from tests.conftest import ROOT
 
 H100 = types.SimpleNamespace(platform="cuda", compute_capability="9.0")
-RESULT = ROOT / "benchmarks/results/device_h100.json"
+RESULT = ROOT / "benchmarks/results/device_h200.json"
 
 
 def test_checks_cover_each_kind_of_implementation_in_at_most_200_programs_of_a_gpu():
@@ -323,8 +323,10 @@ def contest(spec, implementation, seconds, length=1024):
 def checked(spec, **state):
     score = right.mechanism_of(spec).score
     found = [c for c in right.checks() if c.mechanism.score == score and c.implementation == "pallas"]
-    row = {"error": 1e-7, "limit": 1e-5, "worst": "['out']"} | about.made_by("pallas") | state
-    return {check.name: row for check in found}
+    return {check.name: RIGHT | state for check in found}
+
+
+RIGHT = {"error": 1e-7, "limit": 1e-5, "worst": "['out']"} | about.made_by("pallas")
 
 
 def test_auto_takes_a_kernel_that_a_record_shows_to_be_right_and_faster():
@@ -338,12 +340,46 @@ def test_auto_takes_a_kernel_that_a_record_shows_to_be_right_and_faster():
         assert report.faster_on_gpu({"rows": rows}) == set()
 
 
-def test_auto_takes_any_pair_fused_once_all_that_were_tried_are_right_and_faster():
-    rows = {}
-    for spec in core.FUSED:
+def test_auto_takes_any_pair_fused_once_all_that_were_tried_are_right_and_faster_in_training():
+    rows = {check.name: RIGHT for check in right.checks() if check.kind == "fused"}
+    for spec in ("dot_product", *core.FUSED):
         assert not report.fused_pays_on_gpu({"rows": rows})
-        rows |= contest(spec, "pallas", 1.0) | contest(spec, "chunked", 2.0) | checked(spec)
+        rows |= contest(spec, "pallas", 1.0) | contest(spec, "chunked", 2.0)
     assert report.fused_pays_on_gpu({"rows": rows})
+    wrong = next(name for name in rows if "sigmoid" in name)
+    assert not report.fused_pays_on_gpu({"rows": rows | {wrong: RIGHT | {"error": 1.0}}})
+    slower = {name: row for name, row in contest("alibi", "xla", 0.5).items() if row["pass"] == core.FORWARD}
+    assert report.fused_pays_on_gpu({"rows": rows | slower})
+    assert not report.fused_pays_on_gpu({"rows": rows | contest("alibi", "xla", 0.5)})
+
+
+AMPERE = types.SimpleNamespace(platform="cuda", compute_capability="8.0")
+LIKE_THE_RECORD = dataclasses.replace(CHECK, mask="causal", dtype="bfloat16", length=1024, grouped=False)
+
+
+@pytest.mark.parametrize(
+    ("chip", "options", "taken"),
+    [
+        (H100, {}, fused),
+        (H100, {"dropped": False}, cudnn),
+        (H100, {"length": 192}, xla),
+        (H100, {"dtype": "float32"}, xla),
+        (AMPERE, {}, xla),
+        (H100, {"spec": "soft_cap"}, fused),
+        (H100, {"spec": "soft_cap", "length": 192}, loops),
+        (AMPERE, {"spec": "soft_cap"}, loops),
+        (H100, {"spec": "neural"}, mlp),
+        (H100, {"spec": "neural", "dtype": "float32"}, loops),
+        (H100, {"spec": "neural(dim=16)"}, loops),
+    ],
+)
+def test_auto_takes_kernels_only_for_calls_like_those_measured(monkeypatch, chip, options, taken):
+    found = []
+    monkeypatch.setattr(choose, "choose", lambda *given, chosen=choose.choose: found.append(chosen(*given)) or loops)
+    check = dataclasses.replace(LIKE_THE_RECORD, **options)
+    with mesh.compiled_for(chip):
+        jax.eval_shape(right.program(check, "auto", check.dtype), *right.arguments(check))
+    assert found == [taken]
 
 
 def units(spec):
@@ -357,7 +393,7 @@ def units(spec):
 
 
 def test_auto_on_gpus_is_what_the_record_says():
-    found = record.read(RESULT) if RESULT.exists() else {"rows": {}}
+    found = record.read(RESULT)
     assert {units(spec) for spec in report.faster_on_gpu(found)} == choose.FASTER_ON_GPU
     assert report.fused_pays_on_gpu(found) == choose.FUSED_ON_GPU
 
@@ -367,9 +403,9 @@ def test_auto_on_a_gpu_takes_the_kernel_where_it_was_measured(monkeypatch, measu
     monkeypatch.setattr(choose, "FASTER_ON_GPU", frozenset({(2, 1)} if measured else ()))
     taken = []
     monkeypatch.setattr(mlp, "attend", lambda call: taken.append(call) or loops.attend(call))
-    check = dataclasses.replace(CHECK, spec="neural", mask="causal")
+    check = dataclasses.replace(LIKE_THE_RECORD, spec="neural")
     with mesh.compiled_for(H100):
-        jax.eval_shape(right.program(check, "auto", "float32"), *right.arguments(check))
+        jax.eval_shape(right.program(check, "auto", check.dtype), *right.arguments(check))
     assert bool(taken) == measured
 
 
@@ -407,8 +443,6 @@ def test_the_short_table_names_what_is_wrong_and_what_is_left():
 
 def test_the_record_on_the_page_is_whole():
     """Stale rows are listed, and marked on the page, until the next GPU is measured."""
-    if not RESULT.exists():
-        pytest.skip("no GPU has been measured yet")
     found = record.read(RESULT)
     if old := report.stale(found):
         warnings.warn(f"of an earlier version of our code: {', '.join(old)}", stacklevel=1)

@@ -94,7 +94,9 @@ def program(module: str, arguments: Sequence[str]) -> tuple[int, str]:
             signal.signal(number, handler)
 
 
-def runs_in_turn(todo: Mapping[Path, Sequence[str]], jobs: int, ended: pool.Ended) -> dict[Path, str]:
+def runs_in_turn(
+    todo: Mapping[Path, Sequence[str]], jobs: int, ended: pool.Ended, watch: pool.Watch = lambda running: None
+) -> dict[Path, str]:
     """Replaces `pool.run_all` without processes, whose starts take most of the time of such short runs."""
     outcomes = {}
     for path, words in todo.items():

@@ -13,12 +13,18 @@ def kept(monkeypatch):
 
 def test_a_need_names_who_can_and_who_cannot_and_counts_the_others():
     recall, parity = [line for line in choices.needs().splitlines() if "`stacked`" in line or "`parity`" in line]
-    assert recall.endswith("| `dot_product` | `retention` | 2 |")
-    assert parity.endswith("| – | `dot_product`, `linear` | 1 |")
+    assert recall.endswith("| `dot_product` | `retention` | `delta`, `linear` |")
+    assert parity.endswith("| – | `dot_product`, `linear` | `delta` |")
 
 
-def test_a_cache_is_constant_where_more_pairs_take_no_more_bytes():
-    assert choices.caches() == "`linear`, `delta`, `retention`"
+def test_a_cache_has_one_size_where_more_pairs_take_no_more_bytes():
+    lines = choices.states().splitlines()
+    assert lines[0] == "| mechanism | cache, KiB | recall as in training, % | recall of 128 pairs, % |"
+    assert lines[2:] == [
+        "| `delta` | 4 | 100 | 70 |",
+        "| `linear` | 4 | 100 | 50 |",
+        "| `retention` | 4 | 100 | 17 |",
+    ]
 
 
 def test_numbers_are_means_in_per_cent():

@@ -181,10 +181,12 @@ def count(text: str) -> int:
 
 
 def new_file(text: str) -> Path:
-    """Reads a flag's value as a file to write, which is checked before hours of work, not after."""
+    """Reads a flag's value as a file to write, which is checked, and its folder made, before hours of work."""
     path = Path(text)
     if what := files.obstacle(path):
         raise argparse.ArgumentTypeError(f"must be a file, but {text!r} is {what}")
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(exist_ok=True)
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"must be a file in a folder that can be written, but it is {text!r}")
     return path

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from attention.errors import UsageError
+from train.cli.terminal import counted
 from train.data.tokenisers import Tokeniser
 from train.data.tokenisers.base import Ids
 from train.decode import chats, trained
@@ -68,7 +69,7 @@ def continuations(
         texts += watch.texts
         spent += watch.spent()
     if spent[1]:
-        say(f"{spent[1] / spent[0]:.0f} tokens a second, after the first {WATCHED}.")
+        say(f"{counted(round(spent[1] / spent[0]), 'token')} a second, after the first {WATCHED}.")
     longest = max(map(len, encoded)) + tokens
     if longest > context:
         say(f"{longest} tokens are more than the {context} of training: expect less.")

@@ -138,6 +138,8 @@ def take_apart(place: Path, members: Sequence[Path]) -> list[Path]:
         own = {name: value for name, value in result.items() if name not in JOINT}
         write_json(member / "result.json", _divided(own, len(members)) | {"together": len(members)})  # written last
     shutil.rmtree(place)
+    with pool.log_of(place).open("a", encoding="utf-8") as log:
+        log.write(f"The runs have been moved to folders of their own, the first of which is {members[0]}.\n")
     _members_file(place).unlink()
     return diverged
 

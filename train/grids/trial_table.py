@@ -66,7 +66,7 @@ class TrialTable:
         ours = {(row["trial"], row["spec"]) for row in self.rows}
         rows = [row for row in other.rows if row["trial"] in shared and (row["trial"], row["spec"]) not in ours]
         settings = {name: trial for name, trial in other.trials.items() if name in shared}
-        made = [call for call in other.made if call not in self.made]
+        made = [call for call in other.made if call not in self.made] if rows else []
         return TrialTable(settings | self.trials, [*self.rows, *rows], [*self.made, *made])
 
     def write(self, path: Path) -> None:

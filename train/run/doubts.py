@@ -23,7 +23,8 @@ def of_sizes(about: Mapping[str, Any]) -> Iterator[str]:
     """Yields doubts about the sizes of data and images in `about`, the entries of `result.json`."""
     tested, trained, tokens, patch = (about.get(name, 0) for name in SIZES)
     if 0 < tested < FEW:
-        yield f"The test has only {counted(tested, 'example')}, so one of them is {100 / tested:.3g} % of its result."
+        share = f"{100 / tested:.3g} %"
+        yield f"The test split has only {counted(tested, 'example')}, so one of them is {share} of its result."
     if patch and tokens > trained:
         yield (
             f"An image is {tokens:,} tokens, more than there are images to train on, {trained:,}; "

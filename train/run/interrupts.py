@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import functools
+import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
@@ -12,6 +13,8 @@ import jax
 from jax.experimental import multihost_utils
 
 from train import cli
+
+STDERR, SOON = 2, b"\nStopping after this step, to save. Ctrl-C again ends at once.\n"
 
 
 class Interrupts(contextlib.ExitStack):
@@ -44,6 +47,8 @@ class Interrupts(contextlib.ExitStack):
 
     def _handle(self, number: int, before: Mapping[int, Any]) -> None:
         self._requested = True
+        if number == signal.SIGINT and os.isatty(STDERR):
+            os.write(STDERR, SOON)  # unlike `print`, it may interrupt another `print`
         for known, handler in before.items():
             signal.signal(known, handler)
         if self._notice:

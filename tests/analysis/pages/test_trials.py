@@ -51,6 +51,17 @@ def test_an_empty_cell_says_why(page, path):
     assert "super, stacked: it has <other> lengths" in page.locator("details").last.text_content()
 
 
+def test_sections_without_contents_are_hidden(page, tmp_path):
+    kept = tried.table()
+    empty = dataclasses.replace(kept, trials={}, rows=[row for row in kept.rows if "reason" in row])
+    empty.write(tmp_path / "empty.json")
+    assert page_of.main([str(tmp_path / "empty.json")]) == 0
+    page.goto((tmp_path / "empty.html").as_uri())
+    assert page.locator("section").count() == 3
+    assert [section.is_visible() for section in page.locator("section").all()] == [False] * 3
+    assert "it has <other> lengths" in page.locator("details").last.text_content()
+
+
 @pytest.mark.parametrize("width", [420, 1300])
 def test_nothing_is_wider_than_the_window(page, path, width):
     page.set_viewport_size({"width": width, "height": 900})

@@ -10,7 +10,7 @@ from attention.check.subject import inputs
 from attention.forms import Dot
 from attention.kernels.call import Call, parse_implementation
 from attention.kernels.loops import plan
-from attention.kernels.loops.scores import DotScore, NarrowScore
+from attention.kernels.loops.scores import DotScore, NarrowScore, PairTiles
 from attention.normaliser import reduce_last
 from tests.attention.cases import CASES
 from tests.sizes import more, once
@@ -28,7 +28,8 @@ def rule(length, heads=8, score=None, block=None):
     array = jnp.zeros((1, length, heads, 4))
     fields = {"scores_shape": (1, heads, length, length), "value": array, "bias": None, "dropout_rate": 0.0}
     fields |= {"dropout_seed": None, "return_weights": False, "mask": Mask(), "block": block}
-    return plan.rule(Call(form=Dot(array, array, 1.0), **fields), score or DotScore(1.0), 1)
+    form = None if score else Dot(array, array, 1.0)
+    return plan.rule(Call(form=form, **fields), score or DotScore(1.0), 1)
 
 
 UNITS = NarrowScore("relu", per_head=True)
@@ -39,7 +40,8 @@ UNITS = NarrowScore("relu", per_head=True)
     [
         (None, 100, plan.Tiling(100, 100, 6)),
         (None, 256, plan.Tiling(256, 256)),
-        (None, 1000, plan.Tiling(256, 256)),
+        (None, 1000, plan.Tiling(256, 512)),
+        (PairTiles(None, 8, 1), 1000, plan.Tiling(256, 256)),
         (UNITS, 50, plan.Tiling(50, 50, 26)),
         (UNITS, 80, plan.Tiling(80, 80, 10)),
         (UNITS, 81, plan.Tiling(64, 64)),

@@ -12,8 +12,8 @@ SIZES = {"test_examples": 360, "train_examples": 1149, "tokens": 16, "patch": 2}
     [
         ({}, []),
         ({"test_examples": 100}, []),
-        ({"test_examples": 15}, ["The test has only 15 examples, so one of them is 6.67 % of its result."]),
-        ({"test_examples": 1}, ["The test has only 1 example, so one of them is 100 % of its result."]),
+        ({"test_examples": 15}, ["The test split has only 15 examples, so one of them is 6.67 % of its result."]),
+        ({"test_examples": 1}, ["The test split has only 1 example, so one of them is 100 % of its result."]),
         (
             {"tokens": 1024, "train_examples": 120},
             [

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.sizes import more
+from train.run import interrupts
 from train.run.interrupts import Interrupts
 
 TWICE = """
@@ -34,11 +35,19 @@ runpy.run_module("train.main", run_name="__main__")
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_heard_after_the_next_step(number):
-    with Interrupts() as interrupts:
-        assert not interrupts.stop_after(1)
+    with Interrupts() as asked:
+        assert not asked.stop_after(1)
         os.kill(os.getpid(), number)
-        assert interrupts.stop_after(2)
-        assert interrupts.stop_after(3)
+        assert asked.stop_after(2)
+        assert asked.stop_after(3)
+
+
+def test_ctrl_c_is_answered_at_once_on_a_terminal(monkeypatch):
+    ours, terminal = os.openpty()
+    monkeypatch.setattr(interrupts, "STDERR", terminal)
+    with Interrupts():
+        os.kill(os.getpid(), signal.SIGINT)
+    assert os.read(ours, 200).strip() == interrupts.SOON.strip()
 
 
 def test_handlers_are_put_back():

@@ -17,8 +17,8 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.train.conftest import arguments
-from train import main
-from train.run import progress, workdir
+from train import cli, main
+from train.run import progress, results, workdir
 from train.run.progress import DIVERGED, PATIENCE, Averages, Clock, Life, averages, duration_text
 
 
@@ -192,3 +192,22 @@ def test_a_revision_is_dirty_where_files_differ_that_are_no_record_of_a_study(tm
     assert workdir.revision(tmp_path / "train") == commit
     (tmp_path / "train/file").write_text("2")
     assert workdir.revision(tmp_path / "train") == f"{commit}-dirty"
+
+
+@pytest.mark.parametrize(("best", "lines"), [(20, 1), (10, 2)])
+def test_a_best_step_that_is_the_last_is_said_once(best, lines):
+    times = {at: {"test": {"loss": 1.0}} for at in results.TIMES}
+    result = {"steps": 20, "best_step": best, "seconds": 75.2, "baselines": {}} | times
+    said = list(results.summary(result, "loss"))
+    assert len(said) == lines
+    assert said[0].startswith("Test at the last step (20)")
+
+
+def test_a_mechanism_of_the_users_that_is_not_finite_at_its_first_step_is_to_be_checked(tmp_path, capsys):
+    file = tmp_path / "my.py"
+    file.write_text(
+        "import attention, jax.numpy as jnp\n\n\n@attention.pair\ndef bad(query, key, at):\n"
+        "    return jnp.log(-1 - (query * key).sum() ** 2)\n"
+    )
+    assert main.main(arguments(tmp_path / "run", model__attention=f"{file}:bad")) == cli.DIVERGED
+    assert f"First, run `python -m attention.check {file}:bad`." in capsys.readouterr().err
