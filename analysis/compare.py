@@ -217,7 +217,7 @@ def at_budget(found: Found, kind: str) -> tuple[float, Measure]:
 
 
 def fairness(found: Found, against: Baseline, subject: str) -> str:
-    """Describes what is equal between groups and their baselines, and how far apart the rest is.
+    """Describes what is equal between groups and their baselines, and how far apart the rest is, in the median run.
 
     Args:
       against: A baseline that at least one group has.
@@ -225,7 +225,7 @@ def fairness(found: Found, against: Baseline, subject: str) -> str:
     """
     equal, unequal = [], []
     for what, (of, tolerance) in FAIRNESS.items():
-        ratios = [_ratio(_mean(group, of), _mean(baseline, of)) for group, baseline in against.pairs(found)]
+        ratios = [_ratio(_median(group, of), _median(baseline, of)) for group, baseline in against.pairs(found)]
         if not np.isfinite(ratios).all():  # runs of one step have taken no time, and older ones do not say their FLOPs
             continue
         if max(abs(ratio - 1) for ratio in ratios) <= tolerance:
@@ -298,5 +298,5 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below else np.nan
 
 
-def _mean(group: Group, of: Callable[[Run], float]) -> float:
-    return float(np.mean([of(run) for run in group.runs]))
+def _median(group: Group, of: Callable[[Run], float]) -> float:
+    return float(np.median([of(run) for run in group.runs]))

@@ -7,7 +7,6 @@ number within a sentence. `figures()` has all names.
 """
 
 import argparse
-import dataclasses
 import functools
 import json
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis import comparison, flops, statistics, verdicts
+from analysis import comparison, flops, statistics
 from analysis import runs as finished
 from analysis.metrics import METRICS
 from analysis.tables import Number, markdown, plain_markdown
@@ -147,7 +146,6 @@ def numbers() -> Iterator[tuple[str, str]]:
     yield from of_inference()
     yield from choices.numbers()
     yield from of_operations()
-    yield from of_surgery()
     yield from schedules.numbers(load("schedules_tpu"))
     for row in load("llama")["decoding"] + load("llama_16")["decoding"]:
         yield f"llama {row['batch']}", f"{row['times_faster']['transformers']['median']:.2f}"
@@ -194,22 +192,6 @@ def blocks() -> str:
         lines.append((f"`{name}`", f"{mean(bits):.3f} ({min(bits):.3f} to {max(bits):.3f})", f"{last:.3f}"))
     when = f"when the faster ended, after {min(ends.values()):.0f} to {max(ends.values()):.0f} s"
     return plain_markdown(("bits per byte of validation text, mean and range", when, "after all steps, mean"), lines)
-
-
-def of_surgery() -> Iterator[tuple[str, str]]:
-    """Yields the surgeries' control by seed, and the verdicts without seed 0, whose control is not fresh."""
-    for name, metric in (("surgery_multi30k", METRICS["bleu"]), ("surgery_wikitext2", METRICS["loss"])):
-        first, *others = (metric.text(x, "+") for x in ledger.judged(name)["fresh linear projections"].differences)
-        yield f"{name} control, seed 0", first
-        yield f"{name} control, other seeds", f"{', '.join(others[:-1])} and {others[-1]}"
-        found = ledger.found(name)
-        groups = [dataclasses.replace(group, runs=[run for run in group.runs if run.seed]) for group in found.groups]
-        for verdict in verdicts.judge(
-            dataclasses.replace(found, groups=groups), ledger.declared(name, "", "test"), "test"
-        ):
-            what = f"{name} {verdict.comparison.name} without seed 0"
-            yield what, str(verdict.number(metric))
-            yield f"{what}, verdict", verdict.words
 
 
 def parity(families: dict[str, dict[str, dict[str, float]]]) -> str:

@@ -2,10 +2,10 @@
 
 The studies run from a clone at `COMMIT`, and those of `studies.surgery` at its own commit, whatever the code becomes.
 Those of `studies.full` are for a GPU, and run from any commit that has them. Sizes were chosen to fit about 44
-core-hours, judging by earlier studies. The most telling studies come first; the surgeries, two hours more, come last.
+core-hours, judging by earlier studies. The most telling studies come first; the surgeries, four hours more, come last.
 Every run is kept when it ends, and the first seeds of all settings are trained before the second ones.
 Learning rates are tuned at the whole length with one seed, and the trial of the chosen rate is that seed's run; the
-surgeries are tuned at a third of the length.
+surgeries are tuned with a seed, and a model, that no other run has.
 """
 
 import dataclasses

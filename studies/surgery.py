@@ -7,7 +7,7 @@ before anything was trained: an earlier form had one model, from whose key the f
 from studies import pretraining
 from studies.definitions import WHOLE, Study
 
-COMMIT = "e487ec79f11a9a57f6702793c32d00abb5fe81ea"  # trains the surgeries
+COMMIT = "3d1f315aceba00fc84185c3d47456cc286b0cc45"  # trains the surgeries
 RATES = "optimizer.learning_rate=5e-4,2e-3,8e-3"
 # Besides the mechanisms: a control with fresh linear projections, and MLPs that start equal to the trained ones.
 BESIDE = ("argument=dot_product,train.fresh=/(key|value)/", "argument=mlp_kv,train.exchanged=like")
