@@ -6,6 +6,7 @@ from typing import Any
 
 from analysis import trials
 from analysis.tables import plain_markdown
+from analysis.trials import Reached
 from train.grids.trial_table import TrialTable
 from train.grids.trying import KEPT
 
@@ -45,10 +46,15 @@ def states() -> str:
     cells = [row for row in kept().rows if row["trial"] == trial and _is_constant(row)]
     rows = []
     for row in sorted(cells, key=lambda row: -trials.reached(row, names[-1]).mean):
-        recalled = (f"{100 * trials.reached(row, name).mean:.0f}" for name in names)
+        recalled = (_with_interval(trials.reached(row, name)) for name in names)
         rows.append((f"`{row['spec']}`", f"{row['cache_bytes'] / 1024:.0f}", *recalled))
     sizes = (f"recall of {trials.size_of(name)} pairs, %" for name in names[1:])
     return plain_markdown(("mechanism", "cache, KiB", "recall as in training, %", *sizes), rows)
+
+
+def _with_interval(found: Reached) -> str:
+    low, high = found.interval
+    return f"{100 * found.mean:.0f} ({100 * low:.0f} – {100 * high:.0f})"
 
 
 def _is_constant(row: dict[str, Any]) -> bool:

@@ -222,6 +222,8 @@ def of_the_gpu() -> Iterator[tuple[str, str]]:
     """Yields how many checks are right, and ratios of times."""
     done = [name for name, row in device.read(H200)["rows"].items() if "error" in row]
     yield "device right", f"{len(done)}"
+    names = [item.name for item in worker.items(False) if item.name.startswith("right")]
+    yield "device right left", f"{sum(device.state(device.read(H200)['rows'].get(name)) == 'left' for name in names)}"
     yield "device kernels right", f"{sum(', pallas, ' in name for name in done)}"
     found = device.ratios(H200)
     neural = [ratio["seconds"] for (_, name, _), ratio in found.items() if name == NEURAL]

@@ -78,7 +78,7 @@ def frontier(table: TrialTable, named: Iterable[str] = ()) -> Figure:
     trial = next(trial for trial in RECALL if trial in table.trials)
     pairs = trials.size_of(trials.sizes(table, trial)[-1])
     axes.axhline(100 * table.trials[trial]["chance"], color="#6a6a6a", lw=0.8, ls="--", label="chance")
-    axes.set(xscale="log", ylim=(0, 104), xlabel=f"decode cache after {pairs} pairs, kB", ylabel="recalled, %")
+    axes.set(xscale="log", ylim=(0, 104), xlabel=f"decode cache after {pairs} pairs, KiB", ylabel="recalled, %")
     axes.set_xticks(ticks := [2**power for power in range(9)], map(str, ticks))
     axes.set_xlim(right=2**9.4)  # room for names
     axes.minorticks_off()

@@ -21,9 +21,9 @@ def test_a_cache_has_one_size_where_more_pairs_take_no_more_bytes():
     lines = choices.states().splitlines()
     assert lines[0] == "| mechanism | cache, KiB | recall as in training, % | recall of 128 pairs, % |"
     assert lines[2:] == [
-        "| `delta` | 4 | 100 | 70 |",
-        "| `linear` | 4 | 100 | 50 |",
-        "| `retention` | 4 | 100 | 17 |",
+        "| `delta` | 4 | 100 (100 – 100) | 70 (69 – 72) |",
+        "| `linear` | 4 | 100 (100 – 100) | 50 (49 – 52) |",
+        "| `retention` | 4 | 100 (100 – 100) | 17 (6 – 27) |",
     ]
 
 

@@ -4,12 +4,14 @@ import contextlib
 import io
 import json
 import math
+import re
 import shlex
 import statistics
 import subprocess
 import sys
 import time
 import types
+from pathlib import Path
 
 import pytest
 
