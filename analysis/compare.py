@@ -216,15 +216,18 @@ def at_budget(found: Found, kind: str) -> tuple[float, Measure]:
     return budget, measure
 
 
-def fairness(found: Found, against: Baseline, subject: str) -> str:
+def fairness(found: Found, against: Baseline, subject: str, clocks: bool = True) -> str:
     """Describes what is equal between groups and their baselines, and how far apart the rest is, in the median run.
 
     Args:
       against: A baseline that at least one group has.
       subject: The beginning of the first sentence, which continues with `equal`.
+      clocks: Whether to compare times of training.
     """
     equal, unequal = [], []
     for what, (of, tolerance) in FAIRNESS.items():
+        if what == "training time" and not clocks:
+            continue
         ratios = [_ratio(_median(group, of), _median(baseline, of)) for group, baseline in against.pairs(found)]
         if not np.isfinite(ratios).all():  # runs of one step have taken no time, and older ones do not say their FLOPs
             continue

@@ -139,7 +139,9 @@ class ComparisonReport:
         return [out / name for name in texts]
 
 
-def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = "") -> ComparisonReport:
+def report(
+    found: Found, wanted: str = "", names: Sequence[str] = (), at: str = "", clocks: bool = True
+) -> ComparisonReport:
     """Makes the report on some groups of runs.
 
     Args:
@@ -148,6 +150,7 @@ def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = 
       names: Metrics to compare; by default the metric by which the task chooses its best step.
       at: A budget at which validation curves are compared, see `compare.at_budget`; '' compares test data at the best
         step.
+      clocks: Whether to compare times of training, which say nothing of runs that shared their machine.
 
     Raises:
       UsageError: The baseline, a metric or the budget does not exist.
@@ -167,7 +170,7 @@ def report(found: Found, wanted: str = "", names: Sequence[str] = (), at: str = 
         found,
         tuple(comparisons),
         {name: f"validation_{name}_at_{at}" if at else _column_of(name) for name in names},
-        in_line(_introduction(found, against, at, budget)),
+        in_line(_introduction(found, against, at, budget, clocks)),
         ResultTable(tuple(columns)),
         verdicts.table(found),
         tuning.table(found.sweeps),
@@ -250,7 +253,7 @@ def _column(found: Found, against: Baseline | None, figure: Figure) -> ResultCol
     return ResultColumn(column, title, tuple(cells))
 
 
-def _introduction(found: Found, against: Baseline | None, at: str, budget: float) -> str:
+def _introduction(found: Found, against: Baseline | None, at: str, budget: float, clocks: bool) -> str:
     counts = [len(group.runs) for group in found.groups]
     seeds = " and ".join(map(str, sorted(set(counts))))
     said = [f"{counted(len(counts), 'setting')}, {counted(sum(counts), 'run')}; seeds per setting: {seeds}."]
@@ -260,7 +263,7 @@ def _introduction(found: Found, against: Baseline | None, at: str, budget: float
     if at:
         unit = {"examples": "training examples", "seconds": "seconds of training", "flops": "FLOPs of training"}[at]
         said.append(f"Differences compare validation curves at {budget:,.4g} {unit}, when the first run had finished.")
-    said.append(compare.fairness(found, against, "Whole runs had" if at else "Compared at"))
+    said.append(compare.fairness(found, against, "Whole runs had" if at else "Compared at", clocks))
     return " ".join(said)
 
 

@@ -1,25 +1,28 @@
 """Studies that were declared before anything was trained: sizes and lengths are here, questions in a JSON file each.
 
-The studies run from a clone at `COMMIT`, and those of `studies.surgery` at its own commit, whatever the code becomes.
-Those of `studies.full` are for a GPU, and run from any commit that has them. Sizes were chosen to fit about 44
-core-hours, judging by earlier studies. The most telling studies come first; the surgeries, four hours more, come last.
-Every run is kept when it ends, and the first seeds of all settings are trained before the second ones.
-Learning rates are tuned at the whole length with one seed, and the trial of the chosen rate is that seed's run; the
-surgeries are tuned with a seed, and a model, that no other run has.
+The studies run from a clone at `COMMIT`, and the surgeries, which exchange layers of trained models as Zhang does, at
+`OF_SURGERIES`, whatever the code becomes. Those of `studies.full` are for a GPU, and run from any commit that has them.
+Sizes were chosen to fit about 44 core-hours, judging by earlier studies. The most telling studies come first; the
+surgeries, four hours more, come last. Every run is kept when it ends, and the first seeds of all settings are trained
+before the second ones. Learning rates are tuned at the whole length with one seed, and the trial of the chosen rate is
+that seed's run; the surgeries are tuned with a seed, and a model, that no other run has. Each of their seeds starts
+from a model of its own, which `studies.pretraining` trains on one half of the data, and fine-tuning uses the other.
+They were declared anew before anything was trained: an earlier form had one model, from whose key the fresh layers of
+seed 0 were drawn again.
 """
 
 import dataclasses
 
 from analysis.metrics import METRICS
 from analysis.tables import plain_markdown
-from studies import data
-from studies.definitions import DECLARATIONS, OF_HOSSEINI, RATE, STUDIES, WHOLE, Study
+from studies import data, pretraining
+from studies.definitions import APART, DECLARATIONS, EXCHANGED, OF_HOSSEINI, RATE, STUDIES, WHOLE, Study
 from studies.full import FULL
-from studies.surgery import SURGERIES
 from train.grids import declaration
 from train.loading import load
 
 COMMIT = "59d67b8a85c04412d34ab00121c1293e8fba843f"  # trains all but gpt_tuned, the surgeries and those for a GPU
+OF_SURGERIES = "3d1f315aceba00fc84185c3d47456cc286b0cc45"  # trains the surgeries
 GPT = (
     "data.context=128",
     "data.eval_stride=64",
@@ -149,8 +152,48 @@ TUNED = {
         hours=2.4,
     ),
 }
-
-
+FINE_TUNED = (
+    "train.init_from={start}/{{seed}}",
+    "data.train_split=train[50%:]",
+    "train.length=0.5 epochs",
+    "train.eval_every=0.25 epochs",
+    "optimizer.warmup=20 steps",
+)
+SURGERIES = {
+    "surgery_multi30k": Study(
+        "configs/translate_iwslt.py",
+        ("argument=dot_product,mlp_kv,dual_linear",),
+        (
+            *pretraining.TRANSLATOR,
+            *FINE_TUNED,
+            "data.source_tokeniser=file:{start}/0/source_tokeniser.json",
+            "data.source_length=36",
+            "data.target_length=36",
+            "data.buckets=",
+        ),
+        ("bleu", "chrf", "loss"),
+        beside=EXCHANGED,
+        seeds=5,
+        tune=f"{RATE}5e-4,2e-3,8e-3",
+        tuning=APART,
+        hours=2.2,
+        start="translator",
+        kind="another question",
+    ),
+    "surgery_wikitext2": Study(
+        "configs/gpt_wikitext103.py",
+        ("argument=dot_product,mlp_kv",),
+        (*pretraining.WRITER, *FINE_TUNED, "data.tokeniser=file:{start}/0/tokeniser.json"),
+        ("loss", "perplexity", "bits_per_byte"),
+        beside=EXCHANGED,
+        seeds=5,
+        tune=f"{RATE}5e-4,2e-3,8e-3",
+        tuning=APART,
+        hours=1.6,
+        start="writer",
+        kind="another question",
+    ),
+}
 DECLARED = {
     name: dataclasses.replace(study, fields=(*study.fields, "train.keep=1"), declared=name)
     for name, study in (TUNED | SURGERIES | FULL).items()

@@ -14,6 +14,9 @@ FOUR = "model.attention=dot_product,optimised,efficient,super"
 OF_HOSSEINI = f"{FOUR},dot_product(align=True),positional"
 RATE = "optimizer.learning_rate="
 WHOLE = ("--tune-length=1",)
+APART = (*WHOLE, "--tune-apart")  # rates are chosen with seeds that are not tested
+# Besides the mechanisms: a control with fresh linear projections, and MLPs that start equal to the trained ones.
+EXCHANGED = ("argument=dot_product,train.fresh=/(key|value)/", "argument=mlp_kv,train.exchanged=like")
 
 
 @dataclasses.dataclass(frozen=True)

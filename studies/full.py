@@ -4,8 +4,8 @@
 program. `python -m studies.replication --only mnist_full --seconds=540` trains a part of a study at a time.
 """
 
-from studies import data
-from studies.definitions import FOUR, OF_HOSSEINI, RATE, WHOLE, Study
+from studies import data, pretraining
+from studies.definitions import APART, EXCHANGED, FOUR, OF_HOSSEINI, RATE, Study
 
 OTHER_HEADS = tuple(
     f"model.attention={mechanism},model.heads={heads}" for mechanism in ("dot_product", "super") for heads in (1, 2)
@@ -19,7 +19,7 @@ FULL = {
         ("accuracy", "loss"),
         seeds=64,
         tune=f"{RATE}3e-4,1e-3,3e-3",
-        tuning=WHOLE,
+        tuning=APART,
         hours=0.5,
         kind="full size",
     ),
@@ -37,7 +37,7 @@ FULL = {
         beside=(data.gaussians("sigma=0.1", "sigma=0.2236"),),
         seeds=8,
         tune=f"{RATE}3e-4,1e-3,3e-3",
-        tuning=WHOLE,
+        tuning=APART,
         hours=1.5,
         kind="full size",
     ),
@@ -48,9 +48,9 @@ FULL = {
         ("accuracy", "loss"),
         beside=OTHER_HEADS,
         seeds=20,
-        tune=f"{RATE}7e-4,2e-3,6e-3",
-        tuning=WHOLE,
-        hours=1,
+        tune=f"{RATE}2.5e-4,7e-4,2e-3,6e-3",
+        tuning=(*APART, "--tune-seeds=3"),
+        hours=1.5,
         kind="full size",
     ),
     "gpt_full": Study(
@@ -58,8 +58,7 @@ FULL = {
         ("model.attention=dot_product,neural(dim=2)|dot_product,neural(dim=16)|dot_product",),
         (
             "data.source=file:{data}/wikitext2",
-            "data.tokeniser=wordpiece(size=8192)",
-            "data.vocabulary=8192",
+            "data.tokeniser=wordpiece(size=28996)",
             "optimizer.schedule=cosine",
             "optimizer.warmup=200 steps",
             "train.length=15 epochs",
@@ -67,9 +66,9 @@ FULL = {
             data.RARELY,
         ),
         ("loss", "perplexity", "window_perplexity"),
-        seeds=4,
+        seeds=5,
         tune=f"{RATE}1e-4,3e-4,1e-3",
-        tuning=WHOLE,
+        tuning=APART,
         hours=2,
         kind="other data",
     ),
@@ -80,15 +79,37 @@ FULL = {
             "data.data_dir={data}/tfds",
             "data.batch_size=128",
             "data.eval_batch_size=500",
+            "train.length=30 epochs",
             "train.eval_every=1 epoch",
             "train.log_every=200 steps",
             data.RARELY,
         ),
         ("accuracy", "top5", "loss"),
-        seeds=4,
+        seeds=10,
         tune=f"{RATE}3e-4,1e-3,3e-3",
-        tuning=WHOLE,
+        tuning=APART,
         hours=3,
         kind="full size",
+    ),
+    "surgery_anki": Study(
+        "configs/translate_iwslt.py",
+        ("argument=dot_product,mlp_kv,dual_linear",),
+        (
+            *pretraining.MARIAN,
+            "train.init_from={start}/{{seed}}",
+            "data.source_tokeniser=file:{start}/0/source_tokeniser.json",
+            "data.train_split=train[35%:70%]",
+            "optimizer.warmup=100 steps",
+            "train.length=6 epochs",
+            "train.eval_every=1 epoch",
+        ),
+        ("bleu", "chrf", "loss"),
+        beside=EXCHANGED,
+        seeds=5,
+        tune=f"{RATE}1e-4,3e-4,1e-3",
+        tuning=APART,
+        hours=1,
+        start="marian",
+        kind="other data",
     ),
 }

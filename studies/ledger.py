@@ -20,12 +20,10 @@ a training of another kind, or the time and memory of another machine. Below the
 are *seen* or *not seen* instead of holding or not holding, see `worded`. Marks qualify a verdict.
 """
 
-import ast
 import csv
 import dataclasses
 import functools
-import json
-import operator
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -37,8 +35,7 @@ import numpy as np
 from analysis import metrics, tables, trials, verdicts
 from analysis.verdicts import BETTER, DOES_NOT, HOLDS, NOT_TESTED, UNDECIDED, WORSE, Verdict
 from attention.errors import UsageError, unknown
-from models.files import read_json
-from studies import kept, runs
+from studies import kept, numbers
 from studies.declared import ALL
 from studies.definitions import DECLARATIONS
 from train.grids import declaration, trying
@@ -54,7 +51,6 @@ BELOW = {"other data": "on these data", "reduced": "at this size", "reduced, oth
 SPLITS = ("test", "train")
 EFFECT = re.compile(r"\{(\w+): (.+?)\}")
 LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
-OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 found = functools.cache(kept.find)  # each archive is read once
 TITLES = ("where", "claim", "the paper's figures", "class", "verdict", "marks", "measured", "by", "remarks")
 MARKS = {
@@ -64,6 +60,7 @@ MARKS = {
     "other metric": "learning rates were chosen by another metric than the one that is judged",
     "grid end": "a chosen learning rate is at an end of its grid",
     "not flat": "validation still changed by more than the margin in the last fifth of training",
+    "flatness unknown": "validation had no such metric in training",
 }
 
 
@@ -152,7 +149,7 @@ class Claim:
         if self.shown or self.refuted:
             return HOLDS if self.shown else DOES_NOT
         if self.sums:
-            return HOLDS if all(comes_to(*pair) for pair in self.sums) else DOES_NOT
+            return HOLDS if all(numbers.comes_to(*pair) for pair in self.sums) else DOES_NOT
         if self.ratio:
             return self._of_rounds()
         if self.study:
@@ -184,6 +181,7 @@ class Claim:
             "other metric": bool(study.tune) and _sweep(self.study)["tune"]["metric"] != (self.metric or made.metric),
             "grid end": any(map(functools.partial(_at_an_end, self.study), (*row.settings, *row.baselines))),
             "not flat": _late_change(self.study) > made.margin,
+            "flatness unknown": math.isnan(_late_change(self.study)),
         }
         return tuple(mark for mark in MARKS if so[mark])
 
@@ -191,10 +189,10 @@ class Claim:
     def measured(self) -> str:
         """The effect with its interval, or the ratio with the range of its rounds; '' if nothing was measured."""
         if self.ratio:
-            value, least, greatest = rounds(self.ratio)
+            value, least, greatest = numbers.rounds(self.ratio)
             return f"{value:.2g}" if least == greatest else f"{value:.2f} ({least:.2f} – {greatest:.2f})"
         if self.sums:
-            return ", ".join(f"`{text} = {_come_to(text, printed)}`" for text, printed in self.sums)
+            return ", ".join(f"`{text} = {numbers.come_to(text, printed)}`" for text, printed in self.sums)
         if self.trial:
             return _effect_of_trial(tried()[self.says])
         judged = self._judged()
@@ -205,7 +203,7 @@ class Claim:
         """Links to the ground of the verdict."""
         tests = dict.fromkeys(Path(test.partition("::")[0]).stem for test in (*self.shown, *self.refuted))
         studied = f"[{self.study}](studies/{self.study}.md)" if self.study else ""
-        measured = f"[{self.ratio['file']}_cpu](#evidence)" if self.ratio else ""
+        measured = f"[{self.ratio['file']}](#evidence)" if self.ratio else ""
         sums = "its own figures" if self.sums else "[trials](trials.md)" if self.trial else ""
         return " ".join([*(f"[{name}](#evidence)" for name in tests), studied, measured, sums]).strip() or "–"
 
@@ -226,7 +224,7 @@ class Claim:
     def _of_rounds(self) -> str:
         if not self.claimed:
             return NOT_TESTED
-        _, least, greatest = rounds(self.ratio)
+        _, least, greatest = numbers.rounds(self.ratio)
         so = [value > 1 if self.claimed == "above" else value < 1 for value in (least, greatest)]
         return HOLDS if all(so) else UNDECIDED if any(so) else DOES_NOT
 
@@ -305,26 +303,6 @@ def tried() -> dict[str, Verdict]:
     return {verdict.comparison.name: verdict for verdict in judged}
 
 
-def rounds(ratio: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Reads the median, least and greatest of a ratio; all are equal for planned values, such as bytes."""
-    data = read_json(runs.ROOT / f"benchmarks/results/{ratio['file']}_cpu.json")
-    value = _at(data, ratio["at"])
-    if isinstance(value, Mapping):
-        return value["median"], value["least"], value["greatest"]
-    quotient = value / (_at(data, ratio["over"]) if "over" in ratio else 1)
-    return quotient, quotient, quotient
-
-
-def comes_to(text: str, printed: str) -> bool:
-    """Tells whether a sum equals its printed value to the last digit, in per cent if that has %, or is above 0."""
-    return value_of(text) > 0 if printed == "> 0" else _come_to(text, printed) == printed
-
-
-def value_of(text: str) -> float:
-    """Computes a sum such as `(98.62 - 98.12) / 98.12`."""
-    return _value(ast.parse(text, mode="eval").body)
-
-
 def table(paper: str) -> str:
     """Writes a paper's rows in Markdown."""
     rows = [claim for claim in claims() if claim.paper == _paper(paper)["paper"]]
@@ -373,9 +351,8 @@ def evidence() -> str:
     """Tabulates the files behind the ledger's keys, with the command that makes or runs each."""
     tests = dict.fromkeys(test.partition("::")[0] for claim in claims() for test in (*claim.shown, *claim.refuted))
     rows = [(Path(file).stem, f"`{file}`", f"`python -m pytest {file}`") for file in tests]
-    for name in dict.fromkeys(claim.ratio["file"] for claim in claims() if claim.ratio):
-        file = f"benchmarks/results/{name}_cpu.json"
-        rows.append((f"{name}_cpu", f"`{file}`", f"`{json.loads((runs.ROOT / file).read_text())['command']}`"))
+    files = dict.fromkeys(claim.ratio["file"] for claim in claims() if claim.ratio)
+    rows += [(name, f"`{numbers.RESULTS / name}.json`", f"`{numbers.command(name)}`") for name in files]
     return tables.plain_markdown(("key", "file", "command"), rows)
 
 
@@ -473,28 +450,3 @@ def _effect_of_trial(verdict: Verdict) -> str:
 @functools.cache
 def _paper(name: str) -> dict[str, Any]:
     return tomllib.loads((CLAIMS / f"{name}.toml").read_text(encoding="utf-8"))
-
-
-def _at(data: Any, path: Sequence[Any]) -> Any:
-    """Looks up a place in nested data; each step is a key, or a mapping that one row of a list must contain."""
-    for part in path:
-        if isinstance(part, str):
-            data = data[part]
-        else:
-            (data,) = [row for row in data if part.items() <= row.items()]
-    return data
-
-
-def _come_to(text: str, printed: str) -> str:
-    """Writes a sum with the digits of its printed value, in per cent if that is; `> 0` takes three digits."""
-    if printed == "> 0":
-        return f"{value_of(text):.3g}"
-    percent = printed.endswith("%")
-    digits = len(re.sub(r"[ %]", "", printed).partition(".")[2])
-    return f"{value_of(text) * (100 if percent else 1):.{digits}f}" + " %" * percent
-
-
-def _value(node: ast.expr) -> float:
-    if isinstance(node, ast.Constant):
-        return node.value
-    return OPERATORS[type(node.op)](_value(node.left), _value(node.right))

@@ -40,6 +40,7 @@ from train.grids.declaration import Declaration
 
 PAGES = runs.ROOT / "docs/studies"
 SEEDS_ALONE = "± is half the 95 % interval over seeds; it leaves out the sampling of the test set."
+OF_THE_LEDGER = "Verdicts are by the declared rule; the [ledger](../ledger.md) judges the papers' claims by its own."
 
 
 @cli.program(
@@ -208,13 +209,21 @@ def flatness(found: Found, declared: Declaration, other: str) -> str:
 
 def _parts(found: Found, name: str) -> list[str]:
     study = ALL[name]
-    made = comparison.report(found, names=study.metrics)
+    made = comparison.report(found, names=study.metrics, clocks=False)
     settings = [column.name for column in made.results.columns if "." in column.name]
     figures = ["attention_layer_parameters", "parameters", *(f"test_{metric}" for metric in study.metrics), "seeds"]
     results = only(made.results, [*settings, *figures])
     made_of = (results, _judged(found, name), made.tuning)
     shown = [tables.markdown(table).strip() for table in made_of if table.rows]
-    return [made.introduction, shown[0], f"The comparisons were {study.chosen}. {SEEDS_ALONE}", *shown[1:]]
+    told = f"The comparisons were {study.chosen}. {SEEDS_ALONE} {_of_rates(found, name)}{OF_THE_LEDGER}"
+    return [made.introduction, shown[0], told, *shown[1:]]
+
+
+def _of_rates(found: Found, name: str) -> str:
+    """Says so where rates were chosen by another metric than the one that is judged."""
+    chosen, judged = {sweep["tune"]["metric"] for sweep in found.sweeps if ALL[name].tune}, ALL[name].metrics[0]
+    titles = [METRICS[metric].title.removesuffix(", %") for metric in chosen - {judged}]
+    return f"Learning rates were chosen by validation {titles[0]}. " if titles else ""
 
 
 def _judged(found: Found, name: str) -> ResultTable:

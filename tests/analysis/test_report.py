@@ -121,6 +121,8 @@ def test_fairness_is_found_from_the_runs(tmp_path, write_run):
         "Compared at equal parameters and FLOPs. "
         "Not equal: training examples (2.00 times the baseline's) and training time (1.12 times the baseline's)."
     )
+    said = compare.fairness(found, compare.baseline(found, ""), "Compared at", clocks=False)
+    assert said.endswith("Not equal: training examples (2.00 times the baseline's).")
     assert found.keys == ("model.attention",)  # the length follows
 
 

@@ -4,7 +4,9 @@ The verdicts on trained models are derived here once more, from the JSON and the
 """
 
 import csv
+import dataclasses
 import functools
+import itertools
 import json
 import re
 
@@ -12,13 +14,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from analysis import verdicts
 from analysis.verdicts import Verdict
 from attention import UsageError
-from studies import kept, ledger
+from studies import kept, ledger, numbers
 from studies.declared import ALL
 from studies.definitions import DECLARATIONS
 from studies.ledger import Claim
 from tests.conftest import ROOT
+from train.grids import declaration
 from train.grids.declaration import Comparison
 
 PAGE = (ROOT / "docs/ledger.md").read_text(encoding="utf-8")
@@ -252,7 +256,7 @@ def test_all_other_verdicts_follow_from_their_grounds():
     ],
 )
 def test_sums_come_to_what_is_printed_to_its_last_digit(text, printed, so):
-    assert ledger.comes_to(text, printed) == so
+    assert numbers.comes_to(text, printed) == so
 
 
 @pytest.mark.parametrize(
@@ -266,7 +270,7 @@ def test_sums_come_to_what_is_printed_to_its_last_digit(text, printed, so):
     ],
 )
 def test_a_ratio_is_judged_by_all_of_its_rounds(least, greatest, claimed, verdict, monkeypatch):
-    monkeypatch.setattr(ledger, "rounds", lambda ratio: (1.0, least, greatest))
+    monkeypatch.setattr(numbers, "rounds", lambda ratio: (1.0, least, greatest))
     assert Claim("A", "§1", "It is.", kind="full size", ratio={"file": "a"}, claimed=claimed).verdict == verdict
 
 
@@ -332,9 +336,30 @@ def test_marks_follow_from_what_was_declared_and_kept():
         by_loss = claim.study in ("anki_tuned", "recurrent_tuned") and claim.metric != "loss"
         assert ("other metric" in claim.marks) == by_loss, claim.says
         assert ("not flat" in claim.marks) == (claim.study not in ("mnist_tuned", "recurrent_tuned")), claim.says
+        assert ("flatness unknown" in claim.marks) == (claim.study == "recurrent_tuned"), claim.says
     late = {claim.comparison for claim in ledger.claims() if claim.late and claim.study != "gpt_tuned"}
     assert late == {"W^A on dot product", "W^A on efficient", "σ = 0.3 against the paper's"}
     assert all(claim.late for claim in ledger.claims() if claim.study == "gpt_tuned")  # 17 of its 28 runs were in
+
+
+def test_one_family_of_directions_and_amounts_would_change_the_verdict_that_the_page_names():
+    changed = set()
+    plain = [claim for claim in ledger.claims() if claim.amount and claim.split == "test" and not claim.metric]
+    for study, chosen in itertools.product({claim.study for claim in plain}, (DECLARATIONS, ledger.AFTERWARDS)):
+        if not (chosen / f"{study}.json").is_file():
+            continue
+        made = declaration.read(chosen / f"{study}.json")
+        directions, amounts = ledger.judged(study), ledger.judged(study, amounts=True)
+        names, asked = [row.name for row in made.family], [claim.comparison for claim in plain if claim.study == study]
+        apart = {name: directions[name] for name in names}
+        apart |= {f"{name}: as much": amounts[name] for name in names if name in asked}
+        family = [dataclasses.replace(verdict.comparison, name=name) for name, verdict in apart.items()]
+        for verdict in verdicts.judge(ledger.found(study), dataclasses.replace(made, family=family)):
+            name = verdict.comparison.name
+            if verdict.words != apart[name].words:
+                assert (apart[name].words, verdict.words) == (verdicts.HOLDS, verdicts.UNDECIDED)
+                changed.add((study, name))
+    assert changed == {("cifar100_tuned", "super")}
 
 
 def test_the_first_screen_has_a_row_for_each_paper_that_answers_as_the_ledger():
