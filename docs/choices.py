@@ -7,7 +7,7 @@ from typing import Any
 from analysis import trials
 from analysis.tables import plain_markdown
 from analysis.trials import Reached
-from train.grids.trial_table import TrialTable
+from train.grids.trial_table import FIRST, TrialTable
 from train.grids.trying import KEPT
 
 NEEDS = {
@@ -71,7 +71,9 @@ def numbers() -> Iterator[tuple[str, str]]:
             if found := trials.reached(row, name):
                 at = trials.size_of(name)
                 yield f"trial {row['trial']} {row['spec']}{f' {at}' if at else ''}", f"{100 * found.mean:.0f}"
-    yield "trials tried", str(len({row["spec"] for row in kept().rows}))
+    tried = {trial: {row["spec"] for row in kept().rows if row["trial"] == trial} for trial in kept().trials}
+    yield "trials tried", str(len(set().union(*tried.values())))
+    yield "trials all three", str(len(set.intersection(*(tried[trial] for trial in FIRST if trial in tried))))
 
 
 def _listed(specs: Sequence[str]) -> str:

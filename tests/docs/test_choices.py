@@ -32,3 +32,4 @@ def test_numbers_are_means_in_per_cent():
     assert numbers["trial stacked linear 128"] == "50"
     assert numbers["trial stacked linear"] == "100"
     assert numbers["trials tried"] == "5"
+    assert numbers["trials all three"] == "3"  # of the two that this table has
