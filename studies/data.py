@@ -1,18 +1,9 @@
 """The data of studies, with models that suit them, as fields of a config; `{data}` is the folder of data sets."""
 
 RARELY = "train.checkpoint_every=0 steps"  # saves only the best and the last checkpoint, and when a run is stopped
-MNIST = (
-    "data.data_dir={data}/tfds",
-    "data.train_split=train[:54000]",
-    "data.eval_batch_size=500",
-    RARELY,
-)
-MNIST_BY_EPOCH = (
-    *MNIST,
-    "data.validation_split=train[54000:]",
-    "train.eval_every=1 epoch",
-    "train.log_every=200 steps",
-)
+OF_MNIST = ("data.train_split=train[:54000]", "data.eval_batch_size=500", RARELY)
+BY_EPOCH = ("data.validation_split=train[54000:]", "train.eval_every=1 epoch", "train.log_every=200 steps")
+MNIST = ("data.data_dir={data}/tfds", *OF_MNIST)
 IMDB = ("data.source=file:{data}/imdb", "data.text_column=review", "data.label_column=label", RARELY)
 CIFAR = (
     "data.data_dir={data}/tfds",

@@ -42,7 +42,7 @@ GPT = (
     "train.log_every=200 steps",
     data.RARELY,
 )
-MNIST = (*data.MNIST_BY_EPOCH, "train.length=10 epochs")
+MNIST = (*data.MNIST, *data.BY_EPOCH, "train.length=10 epochs")
 ANKI = (
     *data.ANKI,
     "train.length=4 epochs",

@@ -1,7 +1,8 @@
 """Studies at the papers' sizes, for one GPU: declared in `declarations`, and not trained yet.
 
 `hours` are those of a GPU such as an H100, predicted from the operations of a step and the number of seeds in one
-program. `python -m studies.replication --only mnist_full --seconds=540` trains a part of a study at a time.
+program. `python -m studies.replication --only mnist_full --seconds=540` trains a part of a study at a time. Images are
+read from arrays, `mnist.npz` and `cifar100.npz`, which need no further package and fit on the device.
 """
 
 from studies import data, pretraining
@@ -44,7 +45,7 @@ FULL = {
     "mnist_full": Study(
         "configs/vit_mnist.py",
         (OF_HOSSEINI,),
-        (*data.MNIST_BY_EPOCH, "train.length=20 epochs"),
+        ("data.source=numpy:{data}/mnist.npz", *data.OF_MNIST, *data.BY_EPOCH, "train.length=20 epochs"),
         ("accuracy", "loss"),
         beside=OTHER_HEADS,
         seeds=20,
@@ -76,7 +77,7 @@ FULL = {
         "configs/vit_cifar100.py",
         ("model.attention=dot_product,super",),
         (
-            "data.data_dir={data}/tfds",
+            "data.source=numpy:{data}/cifar100.npz",
             "data.batch_size=128",
             "data.eval_batch_size=500",
             "train.length=30 epochs",

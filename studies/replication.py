@@ -6,10 +6,11 @@
 Runs without a result are trained with `train.sweep`. Each run and each trial is kept in `docs/replication/NAME.json`
 when it ends, and is not trained again on any machine. So you can stop the program, commit that file, and give the same
 command later. The page's tables and pictures are made from that file. DATA is a folder with `tfds/` (mnist, cifar100),
-`imdb/`, `wikitext2/`, `spa_eng/` and `multi30k/`; results record this path, so give it relative to the project's
-folder. The kept runs were trained with `--data=data`. To train a study anew, or with another path, move its file away.
-`--archive` trains nothing: it keeps what a killed process left. `--seconds` stops after that time, as Ctrl-C does, and
-ends with 0; runs in progress are saved within seconds, and the next call continues them.
+`imdb/`, `wikitext2/`, `spa_eng/` and `multi30k/`, and for a GPU `mnist.npz` and `cifar100.npz`, the images of TFDS in
+its order as `numpy:` reads them; results record this path, so give it relative to the project's folder. The kept runs
+were trained with `--data=data`. To train a study anew, or with another path, move its file away. `--archive` trains
+nothing: it keeps what a killed process left. `--seconds` stops after that time, as Ctrl-C does, and ends with 0; runs
+in progress are saved within seconds, and the next call continues them.
 """
 
 import argparse
