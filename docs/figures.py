@@ -7,6 +7,7 @@ number within a sentence. `figures()` has all names.
 """
 
 import argparse
+import collections
 import functools
 import json
 import sys
@@ -220,10 +221,12 @@ def of_the_machine() -> Iterator[tuple[str, str]]:
 
 def of_the_gpu() -> Iterator[tuple[str, str]]:
     """Yields how many checks are right, and ratios of times."""
-    done = [name for name, row in device.read(H200)["rows"].items() if "error" in row]
+    done = [name for name, row in device.read(H200)["rows"].items() if "error" in row and device.state(row) == "done"]
     yield "device right", f"{len(done)}"
     names = [item.name for item in worker.items(False) if item.name.startswith("right")]
-    yield "device right left", f"{sum(device.state(device.read(H200)['rows'].get(name)) == 'left' for name in names)}"
+    states = collections.Counter(device.state(device.read(H200)["rows"].get(name)) for name in names)
+    for state in ("wrong", "refused", "left"):
+        yield f"device right {state}", f"{states[state] or 'none'}"
     yield "device kernels right", f"{sum(', pallas, ' in name for name in done)}"
     found = device.ratios(H200)
     neural = [ratio["seconds"] for (_, name, _), ratio in found.items() if name == NEURAL]

@@ -1,4 +1,17 @@
-"""The data of studies, with models that suit them, as fields of a config; `{data}` is the folder of data sets."""
+"""The data of studies, with models that suit them, as fields of a config; `{data}` is the folder of data sets.
+
+    python -m studies.data --data=data
+
+makes `mnist.npz` and `cifar100.npz`, which studies for a GPU read, of the sets in `data/tfds`.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from train import cli
 
 RARELY = "train.checkpoint_every=0 steps"  # saves only the best and the last checkpoint, and when a run is stopped
 OF_MNIST = ("data.train_split=train[:54000]", "data.eval_batch_size=500", RARELY)
@@ -66,3 +79,23 @@ def gaussians(own: str, cross: str) -> str:
     sides = ("attention", "decoder_attention", "cross_attention")
     specs = (f"gaussian({own})", f"gaussian({own})", f"gaussian({cross})")
     return ",".join(f"model.{side}={spec}" for side, spec in zip(sides, specs, strict=True))
+
+
+@cli.program(__doc__, cli.flag("--data", type=Path, default=Path("data"), help="the folder of data sets"))
+def main(flags: argparse.Namespace) -> None:
+    """Writes the images and labels of MNIST and CIFAR-100 as arrays, in the order of TFDS."""
+    import tensorflow_datasets as tfds  # slow, so not before --help
+
+    for name in ("mnist", "cifar100"):
+        rows = tfds.builder(name, data_dir=flags.data / "tfds").as_data_source()
+        arrays = {
+            f"{split}_{key}": np.stack([row[key] for row in rows[split]])
+            for split in ("train", "test")
+            for key in ("image", "label")
+        }
+        np.savez(flags.data / f"{name}.npz", **arrays)
+        print(f"Written: {flags.data / name}.npz")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

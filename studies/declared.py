@@ -5,10 +5,10 @@ The studies run from a clone at `COMMIT`, and the surgeries, which exchange laye
 Sizes were chosen to fit about 44 core-hours, judging by earlier studies. The most telling studies come first; the
 surgeries, four hours more, come last. Every run is kept when it ends, and the first seeds of all settings are trained
 before the second ones. Learning rates are tuned at the whole length with one seed, and the trial of the chosen rate is
-that seed's run; the surgeries are tuned with a seed, and a model, that no other run has. Each of their seeds starts
-from a model of its own, which `studies.pretraining` trains on one half of the data, and fine-tuning uses the other.
-They were declared anew before anything was trained: an earlier form had one model, from whose key the fresh layers of
-seed 0 were drawn again.
+that seed's run; surgeries, and studies for a GPU, choose rates with seeds that are not tested. Each seed of a surgery
+starts from a model of its own, which `studies.pretraining` trains on one part of the data, and fine-tuning uses
+another. In an earlier form all had one model, from whose key the fresh layers of seed 0 were drawn again; when its runs
+were in, the surgeries were declared anew, and nothing of it is kept.
 """
 
 import dataclasses
@@ -152,6 +152,7 @@ TUNED = {
         hours=2.4,
     ),
 }
+ANEW = "when the runs of an earlier form with one model were in, before any of these"
 FINE_TUNED = (
     "train.init_from={start}/{{seed}}",
     "data.train_split=train[50%:]",
@@ -178,6 +179,7 @@ SURGERIES = {
         tuning=APART,
         hours=2.2,
         start="translator",
+        amended=ANEW,
         kind="another question",
     ),
     "surgery_wikitext2": Study(
@@ -191,6 +193,7 @@ SURGERIES = {
         tuning=APART,
         hours=1.6,
         start="writer",
+        amended=ANEW,
         kind="another question",
     ),
 }

@@ -111,6 +111,6 @@ FULL = {
         tuning=APART,
         hours=1,
         start="marian",
-        kind="other data",
+        kind="reduced, other data",
     ),
 }

@@ -351,8 +351,8 @@ def evidence() -> str:
     """Tabulates the files behind the ledger's keys, with the command that makes or runs each."""
     tests = dict.fromkeys(test.partition("::")[0] for claim in claims() for test in (*claim.shown, *claim.refuted))
     rows = [(Path(file).stem, f"`{file}`", f"`python -m pytest {file}`") for file in tests]
-    files = dict.fromkeys(claim.ratio["file"] for claim in claims() if claim.ratio)
-    rows += [(name, f"`{numbers.RESULTS / name}.json`", f"`{numbers.command(name)}`") for name in files]
+    ratios = {claim.ratio["file"]: claim.ratio for claim in claims() if claim.ratio}
+    rows += [(f, f"`{numbers.RESULTS / f}.json`", f"`{numbers.command(ratio)}`") for f, ratio in ratios.items()]
     return tables.plain_markdown(("key", "file", "command"), rows)
 
 

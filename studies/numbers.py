@@ -1,4 +1,4 @@
-"""Numbers that a paper prints, and those that benchmarks measured."""
+"""Reads numbers that benchmarks measured, and computes those that papers print."""
 
 import ast
 import operator
@@ -16,17 +16,21 @@ RANGE = (("median", "least", "greatest"), ("seconds", "least", "greatest"))  # n
 
 
 def rounds(ratio: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Reads the median, least and greatest of a ratio; all are equal for planned values, such as bytes."""
+    """Reads a ratio's median and the least and greatest of its rounds; all are equal for planned values, as bytes are.
+
+    The ends of a ratio of two times are bounds: the least time over the other's greatest, and the reverse.
+    """
     data = _results(ratio["file"])
     value, least, greatest = _range(_at(data, ratio["at"]))
     below, lowest, highest = _range(_at(data, ratio["over"])) if "over" in ratio else (1, 1, 1)
     return value / below, least / highest, greatest / lowest
 
 
-def command(file: str) -> str:
-    """Reads the command that wrote a benchmark's results."""
-    data = _results(file)
-    return data["calls"][-1]["command"] if "calls" in data else data["command"]
+def command(ratio: Mapping[str, Any]) -> str:
+    """Reads the command that measured a ratio."""
+    data = _results(ratio["file"])
+    made = data["calls"][_at(data, ratio["at"])["call"]] if "calls" in data else data
+    return made["command"] if made["command"].startswith("python") else f"python -m {made['command']}"
 
 
 def comes_to(text: str, printed: str) -> bool:

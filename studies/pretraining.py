@@ -1,6 +1,6 @@
 """Train the small models from which some studies start, in place of published models.
 
-    python -m studies.pretraining --data=data --runs=runs/replication
+    python -m studies.pretraining --data=data --runs=runs/replication --only translator writer
 
 The models are Marians of 2 + 2 blocks on the first half of Multi30k's captions, GPTs of 4 blocks on the first half of
 WikiText-2's articles, and, for a GPU, Marians of the paper's 6 + 6 blocks on the first 35 % of Anki's sentences. There

@@ -259,6 +259,19 @@ def test_sums_come_to_what_is_printed_to_its_last_digit(text, printed, so):
     assert numbers.comes_to(text, printed) == so
 
 
+def test_a_ratio_of_times_is_bounded_by_any_two_rounds_and_names_its_call(tmp_path, monkeypatch):
+    rows = {
+        "a": {"seconds": 2.0, "least": 1.8, "greatest": 2.4, "call": 1},
+        "b": {"seconds": 4.0, "least": 3.0, "greatest": 4.5, "call": 0},
+    }
+    calls = [{"command": "benchmarks.device --only peers"}, {"command": "benchmarks.device --only core"}]
+    (tmp_path / "gpu.json").write_text(json.dumps({"calls": calls, "rows": rows}))
+    monkeypatch.setattr(numbers, "RESULTS", tmp_path)
+    ratio = {"file": "gpu", "at": ["rows", "a"], "over": ["rows", "b"]}
+    assert numbers.rounds(ratio) == pytest.approx((0.5, 1.8 / 4.5, 2.4 / 3.0))
+    assert numbers.command(ratio) == "python -m benchmarks.device --only core"
+
+
 @pytest.mark.parametrize(
     ("least", "greatest", "claimed", "verdict"),
     [

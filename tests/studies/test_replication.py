@@ -1,6 +1,7 @@
 """The sweeps of the replication page: each can be trained as it stands, and its tables are made of what is kept."""
 
 import dataclasses
+import itertools
 import json
 import re
 import signal
@@ -19,6 +20,7 @@ from studies import declared, definitions, full, kept, pretraining, replication
 from studies.definitions import DECLARATIONS
 from tests.conftest import ROOT
 from train import loading, sweep
+from train.data.splits import Split
 from train.grids import declaration, grid, matching, pool, running, sweeping, tuning
 from train.grids.grid import Sweep
 from train.loading import leaves
@@ -122,9 +124,14 @@ def test_a_study_that_starts_from_a_model_trains_the_same_model(name, tmp_path):
         for cell in made.cells.values():
             here, _ = loading.resolve(cell.spec, cell.overrides)
             exchange.same_but_mechanisms(here.model, there.model)
-            splits = there.data.train_split, here.data.train_split
-            assert splits in (("train[:50%]", "train[50%:]"), ("train[:35%]", "train[35%:70%]"))
             assert here.data.source == there.data.source
+            parts = there.data.train_split, here.data.train_split, here.data.validation_split, here.data.test_split
+            split = [Split.parse(part) for part in parts]
+            ranges = [(s.name, s.start.rstrip("%") or 0, s.stop.rstrip("%") or 100) for s in split]
+            ends = sorted((name, float(start), float(stop)) for name, start, stop in ranges)
+            for (one, _, stop), (other, start, _) in itertools.pairwise(ends):
+                assert one != other or stop <= start, parts
+            assert here.data.validation_split == there.data.validation_split
 
 
 def test_a_study_first_trains_the_model_that_it_starts_from(page, swept, trained, write_run, monkeypatch):
