@@ -10,7 +10,7 @@ command later. The page's tables and pictures are made from that file. DATA is a
 its order as `numpy:` reads them; results record this path, so give it relative to the project's folder. The kept runs
 were trained with `--data=data`. To train a study anew, or with another path, move its file away. `--archive` trains
 nothing: it keeps what a killed process left. `--seconds` stops after that time, as Ctrl-C does, and ends with 0; runs
-in progress are saved within seconds, and the next call continues them.
+in progress are saved within seconds, or when they have compiled, and the next call continues them.
 """
 
 import argparse
