@@ -16,7 +16,7 @@ import dataclasses
 from analysis.metrics import METRICS
 from analysis.tables import plain_markdown
 from studies import data, pretraining
-from studies.definitions import APART, DECLARATIONS, EXCHANGED, OF_HOSSEINI, RATE, STUDIES, WHOLE, Study
+from studies.definitions import DECLARATIONS, OF_HOSSEINI, RATE, STUDIES, WHOLE, Study, surgery
 from studies.full import FULL
 from train.grids import declaration
 from train.loading import load
@@ -154,16 +154,15 @@ TUNED = {
 }
 ANEW = "when the runs of an earlier form with one model were in, before any of these"
 FINE_TUNED = (
-    "train.init_from={start}/{{seed}}",
     "data.train_split=train[50%:]",
     "train.length=0.5 epochs",
     "train.eval_every=0.25 epochs",
     "optimizer.warmup=20 steps",
 )
 SURGERIES = {
-    "surgery_multi30k": Study(
+    "surgery_multi30k": surgery(
         "configs/translate_iwslt.py",
-        ("argument=dot_product,mlp_kv,dual_linear",),
+        "argument=dot_product,mlp_kv,dual_linear",
         (
             *pretraining.TRANSLATOR,
             *FINE_TUNED,
@@ -173,24 +172,18 @@ SURGERIES = {
             "data.buckets=",
         ),
         ("bleu", "chrf", "loss"),
-        beside=EXCHANGED,
-        seeds=5,
         tune=f"{RATE}5e-4,2e-3,8e-3",
-        tuning=APART,
         hours=2.2,
         start="translator",
         amended=ANEW,
         kind="another question",
     ),
-    "surgery_wikitext2": Study(
+    "surgery_wikitext2": surgery(
         "configs/gpt_wikitext103.py",
-        ("argument=dot_product,mlp_kv",),
+        "argument=dot_product,mlp_kv",
         (*pretraining.WRITER, *FINE_TUNED, "data.tokeniser=file:{start}/0/tokeniser.json"),
         ("loss", "perplexity", "bits_per_byte"),
-        beside=EXCHANGED,
-        seeds=5,
         tune=f"{RATE}5e-4,2e-3,8e-3",
-        tuning=APART,
         hours=1.6,
         start="writer",
         amended=ANEW,

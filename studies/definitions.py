@@ -4,6 +4,7 @@ import dataclasses
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 from studies import data, pretraining
 from train.grids import grid
@@ -15,8 +16,6 @@ OF_HOSSEINI = f"{FOUR},dot_product(align=True),positional"
 RATE = "optimizer.learning_rate="
 WHOLE = ("--tune-length=1",)
 APART = (*WHOLE, "--tune-apart")  # rates are chosen with seeds that are not tested
-# Besides the mechanisms: a control with fresh linear projections, and MLPs that start equal to the trained ones.
-EXCHANGED = ("argument=dot_product,train.fresh=/(key|value)/", "argument=mlp_kv,train.exchanged=like")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +78,17 @@ class Study:
         more += [f"--declare={os.path.relpath(DECLARATIONS / f'{self.declared}.json')}"] if self.declared else []
         where = f"--workdir={folder}"
         return [f"--config={self.config}", *fields, *over, f"--seeds={self.seeds}", *more, where]
+
+
+def surgery(config: str, over: str, fields: tuple[str, ...], metrics: tuple[str, ...], **more: Any) -> Study:
+    """Defines a study that fine-tunes, with exchanged layers, a trained model of its own for each seed.
+
+    Besides the mechanisms it has a control with fresh linear projections, and MLPs that start equal to the trained
+    ones.
+    """
+    beside = ("argument=dot_product,train.fresh=/(key|value)/", "argument=mlp_kv,train.exchanged=like")
+    start = "train.init_from={start}/{{seed}}"
+    return Study(config, (over,), (*fields, start), metrics, seeds=5, beside=beside, tuning=APART, **more)
 
 
 MNIST = (

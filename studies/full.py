@@ -6,7 +6,7 @@ read from arrays, `mnist.npz` and `cifar100.npz`, which need no further package 
 """
 
 from studies import data, pretraining
-from studies.definitions import APART, EXCHANGED, FOUR, OF_HOSSEINI, RATE, Study
+from studies.definitions import APART, FOUR, OF_HOSSEINI, RATE, Study, surgery
 
 OTHER_HEADS = tuple(
     f"model.attention={mechanism},model.heads={heads}" for mechanism in ("dot_product", "super") for heads in (1, 2)
@@ -92,12 +92,11 @@ FULL = {
         hours=3,
         kind="full size",
     ),
-    "surgery_anki": Study(
+    "surgery_anki": surgery(
         "configs/translate_iwslt.py",
-        ("argument=dot_product,mlp_kv,dual_linear",),
+        "argument=dot_product,mlp_kv,dual_linear",
         (
             *pretraining.MARIAN,
-            "train.init_from={start}/{{seed}}",
             "data.source_tokeniser=file:{start}/0/source_tokeniser.json",
             "data.train_split=train[35%:70%]",
             "optimizer.warmup=100 steps",
@@ -105,10 +104,7 @@ FULL = {
             "train.eval_every=1 epoch",
         ),
         ("bleu", "chrf", "loss"),
-        beside=EXCHANGED,
-        seeds=5,
         tune=f"{RATE}1e-4,3e-4,1e-3",
-        tuning=APART,
         hours=1,
         start="marian",
         kind="reduced, other data",

@@ -42,31 +42,33 @@ class Pretrained:
 
 
 # Layers begin with a norm: an MLP after a norm can equal the linear projection that it replaces.
+WITH_NORMS = ("model.norm=pre", "optimizer.schedule=cosine", "train.log_every=100 steps", data.RARELY)
+FROM_SCRATCH = (
+    *WITH_NORMS,
+    "data.target_tokeniser=",
+    "data.beams=1",
+    "data.translations=0",
+    "model.pretrained=",
+    "optimizer.beta2=0.98",
+    "train.label_smoothing=0.1",
+)
 TRANSLATOR = (
+    *FROM_SCRATCH,
     "data.source=file:{data}/multi30k",
     "data.source_column=de",
     "data.target_column=en",
-    "data.target_tokeniser=",
     "data.source_vocabulary=2000",
     "data.target_vocabulary=2000",
     "data.batch_size=32",
     "data.eval_batch_size=128",
-    "data.beams=1",
-    "data.translations=0",
-    "model.pretrained=",
     "model.depth=2",
     "model.decoder_depth=2",
     "model.width=96",
     "model.heads=4",
     "model.mlp=384",
-    "model.norm=pre",
-    "optimizer.schedule=cosine",
-    "optimizer.beta2=0.98",
-    "train.label_smoothing=0.1",
-    "train.log_every=100 steps",
-    data.RARELY,
 )
 WRITER = (
+    *WITH_NORMS,
     "data.source=file:{data}/wikitext2",
     "data.vocabulary=2048",
     "data.validation_split=validation[:50%]",
@@ -77,18 +79,14 @@ WRITER = (
     "model.width=96",
     "model.heads=4",
     "model.mlp=384",
-    "model.norm=pre",
-    "optimizer.schedule=cosine",
-    "train.log_every=100 steps",
-    data.RARELY,
 )
 MARIAN = (
+    *FROM_SCRATCH,
     "data.source=file:{data}/spa_eng/spa.txt.xz",
     "data.source_column=2",
     "data.target_column=1",
     "data.validation_split=train[70%:72%]",
     "data.test_split=train[85%:90%]",
-    "data.target_tokeniser=",
     "data.source_vocabulary=8000",
     "data.target_vocabulary=8000",
     "data.source_length=32",
@@ -96,15 +94,6 @@ MARIAN = (
     "data.buckets=",
     "data.batch_size=128",
     "data.eval_batch_size=512",
-    "data.beams=1",
-    "data.translations=0",
-    "model.pretrained=",
-    "model.norm=pre",
-    "optimizer.schedule=cosine",
-    "optimizer.beta2=0.98",
-    "train.label_smoothing=0.1",
-    "train.log_every=100 steps",
-    data.RARELY,
 )
 MODELS = {
     "translator": Pretrained(

@@ -222,9 +222,11 @@ def _parts(found: Found, name: str) -> list[str]:
 
 def _of_rates(found: Found, name: str) -> str:
     """Says so where rates were chosen by another metric than the one that is judged."""
-    chosen, judged = {sweep["tune"]["metric"] for sweep in found.sweeps if ALL[name].tune}, ALL[name].metrics[0]
-    titles = [METRICS[metric].title.removesuffix(", %") for metric in chosen - {judged}]
-    return f"Learning rates were chosen by validation {titles[0]}. " if titles else ""
+    judged = ALL[name].metrics[0]
+    chosen = found.sweeps[0]["tune"]["metric"] if ALL[name].tune else judged
+    if chosen == judged:
+        return ""
+    return f"Learning rates were chosen by validation {METRICS[chosen].title.removesuffix(', %')}. "
 
 
 def _judged(found: Found, name: str) -> ResultTable:

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import types
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -16,10 +18,11 @@ from analysis import archive, metrics
 from analysis import runs as found_runs
 from attention import UsageError
 from models.surgery import exchange
-from studies import declared, definitions, full, kept, pretraining, replication
+from studies import data, declared, definitions, full, kept, pretraining, replication
 from studies.definitions import DECLARATIONS
 from tests.conftest import ROOT
 from train import loading, sweep
+from train.data.sources import numpy as numpy_source
 from train.data.splits import Split
 from train.grids import declaration, grid, matching, pool, running, sweeping, tuning
 from train.grids.grid import Sweep
@@ -172,6 +175,19 @@ def test_a_study_first_trains_the_model_that_it_starts_from(page, swept, trained
         with pytest.raises(error, match=said):
             pretraining.train("translator", "sets", swept.parent)
     assert pretraining.main(["--only", "speaker"]) == 2
+
+
+def test_arrays_of_images_are_those_of_tfds_in_its_order(tmp_path, monkeypatch):
+    rows = [{"image": np.full((2, 3, 1), n, np.uint8), "label": n} for n in (3, 1, 2)]
+    builder = types.SimpleNamespace(as_data_source=lambda: {"train": rows, "test": rows[::-1]})
+    tfds = types.SimpleNamespace(builder=lambda name, data_dir: builder)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", tfds)
+    assert data.main([f"--data={tmp_path}"]) == 0
+    orders = {"train": [3, 1, 2], "test": [2, 1, 3]}
+    for name, (split, order) in itertools.product(("mnist", "cifar100"), orders.items()):
+        arrays = numpy_source.open_split(str(tmp_path / f"{name}.npz"), split, (), None).arrays
+        assert arrays["label"].tolist() == order
+        assert arrays["image"].mean((1, 2, 3)).tolist() == order
 
 
 def test_declared_studies_fit_their_budget():

@@ -122,9 +122,9 @@ def test_seeds_and_rates_of_one_program_are_the_runs_that_each_alone_would_be(tm
         assert configs[0] == configs[1]
         assert evaluate.evaluate(ours[path], "best")[1]["loss"] == pytest.approx(mine["best"]["test"]["loss"], rel=1e-5)
     assert not list((tmp_path / "yes/together").glob("*/"))
-    for log in (tmp_path / "yes/together").glob("*.log"):
-        told = re.search(r"folders of their own, the first of which is (\S+)\.\n$", log.read_text())
-        assert (Path(told[1]) / "result.json").is_file()
+    [log] = (tmp_path / "yes/together").glob("*.log")
+    told = re.search(r"folders of their own, the first of which is (\S+)\.\n$", log.read_text())
+    assert (Path(told[1]) / "result.json").is_file()
     assert sweep.main(asked(tmp_path / "yes", "--print", over=over, replicas="yes", **changes)) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2  # those that diverged
     assert report.main([str(tmp_path / "yes"), f"--out={tmp_path}", "--metric=loss"]) == 0
