@@ -87,15 +87,16 @@ def driver() -> str:
         return ""
 
 
-# Modules that begin an implementation, to which all their imports belong except `SHARED`, which computes nothing.
+# Modules that begin an implementation, to which all their imports belong except those left out.
 ROOTS = {
     "xla": ("kernels.xla",),
     "chunked": ("kernels.loops",),
     "cudnn": ("kernels.cudnn",),
-    "pallas": ("kernels.mlp", "kernels.fused", "kernels.splash"),
+    "pallas": ("kernels.mlp", "kernels.fused"),
     "recurrence": ("recurrences.state", "recurrences.gated", "recurrences.selective", "recurrences.retention"),
 }
-SHARED = ("attention", "attention.errors", "attention.kernels.choose", "attention.operations", "attention.score")
+COMPUTE_NOTHING = ("attention", *(f"attention.{name}" for name in ("errors", "kernels.choose", "operations", "score")))
+LEFT_OUT = (*COMPUTE_NOTHING, "attention.kernels.mlp.tpu")  # which no GPU runs
 
 
 @functools.cache
@@ -122,7 +123,7 @@ def sources(implementation: str) -> set[Path]:
         path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         if path.is_file() and path not in seen:
             seen.add(path)
-            left += [name for name in imported(path) if name.startswith("attention.") and name not in SHARED]
+            left += [name for name in imported(path) if name.startswith("attention.") and name not in LEFT_OUT]
     return seen
 
 

@@ -424,6 +424,7 @@ def test_what_a_kernel_imports_belongs_to_its_sources():
     names = {path.relative_to(ROOT / "attention").as_posix() for path in about.sources("pallas")}
     assert names >= {"kernels/mlp/gpu.py", "kernels/mlp/layers.py", "kernels/fused/planes.py", "dropout.py", "mask.py"}
     assert "kernels/choose.py" not in names  # which a record changes
+    assert not names & {"kernels/mlp/tpu.py", "kernels/mlp/strips.py", "kernels/splash.py"}  # which no GPU runs
     assert len({about.digest(name) for name in (*about.ROOTS, "auto")}) == len(about.ROOTS) + 1
 
 
