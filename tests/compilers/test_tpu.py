@@ -54,7 +54,6 @@ def test_every_kernel_passes_mosaic_forward_and_backward(run_python, generation,
     assert len(done.stdout.splitlines()) == 2 * len(specs)
 
 
-@pytest.mark.more
 def test_a_dry_run_says_what_the_chip_has(run_python):
     config = "--config=configs/gpt_pydoc.py:neural(dim=2)"
     done = run_python("-m", "train.main", "--dry-run", config, "--config.model.depth=1", "--topology=v5e:2x2")

@@ -58,8 +58,10 @@ class DryRun:
     def lower(self) -> jax.stages.Lowered:
         """Lowers a call of one step for the mesh."""
         setup = self.setup
-        with feeds.HostFeed(setup.replicas, setup.task.sources["train"]) as feed, jax.set_mesh(setup.replicas.mesh):
-            return setup.program(feed).lower(self.state, self.batch)
+        with feeds.HostFeed(setup.replicas, setup.task.sources["train"]) as feed:
+            program = setup.program(feed)  # its keys are arrays, which described devices cannot hold
+            with jax.set_mesh(setup.replicas.mesh):
+                return program.lower(self.state, self.batch)
 
     def compile(self) -> Any:
         """Compiles the step like `compilation.compiled`; raises TooLarge if it does not fit on its device."""

@@ -51,7 +51,8 @@ class StepProgram:
             return self._call(state, *others)
 
         call = jax.jit(call, donate_argnums=0, out_shardings=(shardings, None))
-        return call.lower(state, self._feed.arrays, rows, jnp.int32(1), self._of_each)
+        count = jax.ShapeDtypeStruct((), jnp.int32)
+        return call.lower(state, self._feed.arrays, rows, count, self._of_each)
 
     def __call__(self, state: TrainState, rows: Rows, count: int) -> tuple[TrainState, Report]:
         """Takes `count` steps without waiting for the result; reuses the state's memory."""
