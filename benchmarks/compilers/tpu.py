@@ -69,7 +69,7 @@ def causal(tokens: int, rows: int, across: int, turned: bool = False, together: 
     visible = sum(j <= i + queries - 1 for i, j in tiles)
     whole = sum(j + keys - 1 <= i for i, j in tiles)
     loop = rows // together if together else 1
-    return bundles.Trips(len(tiles), tokens // rows, visible, whole, loop, rows // STRIP)
+    return bundles.Trips(len(tiles), tokens // rows, visible, whole, loop, loop if together else rows // STRIP)
 
 
 def ours(spec: str) -> Contestant:

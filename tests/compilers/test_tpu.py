@@ -71,7 +71,7 @@ def test_what_visits_travels_during_tiles(run_python):
 
 
 def test_tiles_that_do_not_fit_are_refused_by_the_compiler(run_python):
-    program = PROGRAM.replace('implementation="pallas"', 'implementation="pallas(2048, 4096)"')
-    done = run_python("-c", program, "v5e:2x2", repr(["neural(dim=16)"]), "(4096,)", check=False)
+    program = PROGRAM.replace('implementation="pallas"', 'implementation="pallas(8192, 8192)"')
+    done = run_python("-c", program, "v5e:2x2", repr(["neural(dim=16)"]), "(8192,)", check=False)
     assert done.returncode != 0
     assert "RESOURCE_EXHAUSTED" in done.stderr

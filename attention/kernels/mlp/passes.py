@@ -26,14 +26,16 @@ def forward_kernel(tile: TpuTile, visible: Any, at: tuple[Any, Any]) -> None:
         tile.spread_rows()
 
     def strips(starts, whole):
-        for two in _pairs(starts):
-            tile.store_shares(two, [_shares(tile, row, whole) for row in two])
+        for group in tile.groups(starts):
+            shrinks, shares = zip(*(_shares(tile, row, whole) for row in group), strict=True)
+            rows, width = pl.ds(group[0], STRIP * len(group)), ref["sum"].shape[1]
+            added = dot(tile.stored(group, list(shares)), ref["value"][...], (1, 0))
+            ref["sum"][rows, :] = ref["sum"][rows, :] * _wide(jnp.concatenate(shrinks, 0), width) + added
 
     @pl.when(visible)
     def _():
         ref["columns"][...] = form.spread_columns(ref["across"][...])
         tile.visit(strips)
-        ref["sum"][...] += dot(ref["shares"][...], ref["value"][...], (1, 0))
 
     @pl.when(at[1] == tile.tiles - 1)
     def _():
@@ -43,8 +45,13 @@ def forward_kernel(tile: TpuTile, visible: Any, at: tuple[Any, Any]) -> None:
         ref["log_sum"][...] = ref["highest"][:, :1] + jnp.log2(total)
 
 
-def _shares(tile: TpuTile, row: Any, whole: bool) -> list[jax.Array]:
-    """Adds the exponentials of a strip to the totals, and returns them in parts."""
+def _wide(x: jax.Array, width: int) -> jax.Array:
+    """Gives columns that are all equal another width."""
+    return x[:, :width] if width <= x.shape[1] else x[:, :1]
+
+
+def _shares(tile: TpuTile, row: Any, whole: bool) -> tuple[jax.Array, list[jax.Array]]:
+    """Adds the exponentials of a strip to the totals; returns what earlier ones shrink by, and them in parts."""
     ref, form, rows = tile.ref, form_of(tile.plan), pl.ds(row, STRIP)
     split, weights = form.split_rows(ref["spread"][tile.spread(row), :]), tile.weights()
     scores = [form.scores(split, ref["columns"][:, part], weights) for part in tile.parts]
@@ -54,10 +61,9 @@ def _shares(tile: TpuTile, row: Any, whole: bool) -> list[jax.Array]:
     shrink, shares = jnp.exp2(before - highest), [jnp.exp2(x - highest) for x in scores]
     ref["highest"][rows, :] = highest
     ref["total"][rows, :] = ref["total"][rows, :] * shrink + functools.reduce(jnp.add, shares)
-    ref["sum"][rows, :] = ref["sum"][rows, :] * shrink[:, :1]
     if tile.plan.rate:
         shares = [jnp.where(tile.kept(row, part), x, 0.0) for x, part in zip(shares, tile.parts, strict=True)]
-    return shares
+    return shrink, shares
 
 
 def backward_kernel(tile: TpuTile, visible: Any, at: tuple[Any, Any]) -> None:
@@ -80,8 +86,12 @@ def backward_kernel(tile: TpuTile, visible: Any, at: tuple[Any, Any]) -> None:
 
     def strips(starts, whole):
         d_columns = [None] * len(tile.parts)
-        for two in _pairs(starts):
-            tile.store_shares(two, [_gradients(tile, row, whole, d_columns) for row in two])
+        for group in tile.groups(starts):
+            rows = pl.ds(group[0], STRIP * len(group))
+            d_shares = dot(ref["value"][rows, :], ref["gradient"][...], (1, 1))
+            d_shares = [d_shares[start : start + STRIP] for start in range(0, len(d_shares), STRIP)]
+            shares = [_gradients(tile, row, whole, x, d_columns) for row, x in zip(group, d_shares, strict=True)]
+            ref["d_value"][rows, :] += dot(tile.stored(group, shares), ref["gradient"][...], (1, 0))
         for part, gradient in zip(tile.parts, d_columns, strict=True):
             ref["d_spread_columns"][:, part] += gradient
 
@@ -89,9 +99,7 @@ def backward_kernel(tile: TpuTile, visible: Any, at: tuple[Any, Any]) -> None:
     def _():
         ref["columns"][...] = form.spread_columns(ref["across"][...])
         ref["d_spread_columns"][...] = jnp.zeros_like(ref["d_spread_columns"])
-        ref["d_shares"][...] = dot(ref["value"][...], ref["gradient"][...], (1, 1))
         tile.visit(strips)
-        ref["d_value"][...] += dot(ref["shares"][...], ref["gradient"][...], (1, 0))
         across = tile.block[1]
         columns = pl.ds(pl.multiple_of(tile.y * across, across), across) if tile.tiles > 1 else slice(None)
         ref["d_columns"][:, columns] += form.gather_columns(ref["d_spread_columns"][...])
@@ -112,13 +120,13 @@ def _sums(tile: TpuTile) -> list[Any]:
     return [tile.ref[name] for name in (f"d_{name}" for name in names_of(form_of(tile.plan))) if name in tile.ref]
 
 
-def _gradients(tile: TpuTile, row: Any, whole: bool, d_columns: list[Any]) -> list[jax.Array]:
+def _gradients(tile: TpuTile, row: Any, whole: bool, d_shares: jax.Array, d_columns: list[Any]) -> list[jax.Array]:
     """Adds the gradients of a strip's rows, of weights and of columns in parts, and returns its weights in parts."""
     ref, form, shares, d_row, d_weights = tile.ref, form_of(tile.plan), [], None, None
     split, weights = form.split_rows(ref["spread"][tile.spread(row), :]), tile.weights()
     for index, part in enumerate(tile.parts):
         scores, pull = jax.vjp(form.scores, split, ref["columns"][:, part], weights)
-        dropped, d_scores = _through_softmax(tile, scores, row, part, whole)
+        dropped, d_scores = _through_softmax(tile, scores, row, part, whole, d_shares[:, part])
         d_split, d_column, d_weight = pull(d_scores)
         shares.append(dropped)
         d_row, d_columns[index] = _add(d_row, d_split), _add(d_columns[index], d_column)
@@ -130,12 +138,12 @@ def _gradients(tile: TpuTile, row: Any, whole: bool, d_columns: list[Any]) -> li
 
 
 def _through_softmax(
-    tile: TpuTile, scores: jax.Array, row: Any, part: slice, whole: bool
+    tile: TpuTile, scores: jax.Array, row: Any, part: slice, whole: bool, through: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Computes the weights of a part, after dropout, and the gradient of its scores."""
+    """Computes the weights of a part, after dropout, and the gradient of its scores from that of the weights."""
     ref, rate, rows = tile.ref, tile.plan.rate, pl.ds(row, STRIP)
     shares = jnp.exp2(tile.finish(scores, row, part, whole) - ref["log_sum"][:, part])
-    dropped, through = shares, ref["d_shares"][rows, part]
+    dropped = shares
     if rate:
         kept = tile.kept(row, part)
         dropped, through = (jnp.where(kept, x / (1 - rate), 0.0) for x in (shares, through))
@@ -143,11 +151,6 @@ def _through_softmax(
     if "d_bias" in ref:
         ref["d_bias"][rows, part] = d_scores
     return dropped, d_scores
-
-
-def _pairs(starts: list[Any]) -> list[list[Any]]:
-    """Groups strips two by two, since a register has 16 rows of bfloat16."""
-    return [starts[index : index + 2] for index in range(0, len(starts), 2)]
 
 
 def _add(total: Any, x: Any) -> Any:

@@ -1,7 +1,8 @@
 """The scores of a strip of pairs without a (rows, columns, units) array.
 
 A strip has 8 rows, which are queries in the forward pass and keys in the backward pass: a_i + b_j does not care.
-`ByUnits` is for few weights: it holds one (8, columns) array for each hidden unit and mixes them with scalars.
+`ByUnits` is for few weights: it holds one (8, columns) array for each hidden unit and mixes them with scalars;
+`Rectified` does so with fewer operations, for ReLUs and at most one unit in the last layer.
 `Stacked` is for many weights: the units of several rows lie above each other, and one matrix product mixes them all.
 The gradient is that of `jax.vjp`, so that any activation works and scores are defined once.
 """
@@ -18,6 +19,7 @@ from attention.kernels.mlp.network import Network, PairPlan, Weights, unit_score
 
 STRIP = 8  # rows of a strip, as many as a TPU's register has
 FEW = 32  # the most weights that are spread one by one
+Sums = tuple[jax.Array, jax.Array, Weights]  # what a kernel sums over pairs for rows, columns and each head's weights
 
 
 @jax.custom_vjp
@@ -55,12 +57,29 @@ class ByUnits:
     """
 
     network: Network
-    together = 64, 16  # parts of a tile that are computed together, forward and backward
+
+    @property
+    def together(self) -> int:
+        """How many parts of a tile are computed without a loop, as compile time allows."""
+        return 2**10 // self.network.size
 
     @property
     def units(self) -> int:
-        """The number of units of rows and of columns."""
+        """The number of units of rows."""
         return self.network.units[0]
+
+    @property
+    def across(self) -> int:
+        """The number of units of columns."""
+        return self.units
+
+    def columns_of(self, x: jax.Array, weights: Weights) -> jax.Array:
+        """Gives the units of columns `(B, N, across, C)` from `(B, N, units, C)` and each head's weights."""
+        return x
+
+    def gradients(self, rows: jax.Array, columns: jax.Array, weights: Weights, sums: Sums) -> Sums:
+        """Completes what a kernel sums over pairs to the gradients of `(B, N, R, M)`, `(B, N, M, C)` and weights."""
+        return sums
 
     def spread_weights(self, weights: Weights, width: int) -> tuple[jax.Array, ...]:
         """Spreads the P weights over one array `(8 P, width)`, each over 8 rows."""
@@ -74,7 +93,7 @@ class ByUnits:
 
     def spread_columns_shape(self, width: int) -> tuple[int, int]:
         """Gives the shape that `spread_columns` makes."""
-        return STRIP * self.units, width
+        return STRIP * self.across, width
 
     def spread_columns(self, x: jax.Array) -> jax.Array:
         """Spreads `(M, C)` over `(8 M, C)`."""
@@ -110,6 +129,80 @@ class ByUnits:
         return unit_scores(self.network, rows, _cut(across, STRIP), _cut(weights[0], STRIP), activation)
 
 
+@dataclasses.dataclass(frozen=True)
+class Rectified(ByUnits):
+    """A strip as `ByUnits`, of relu(a_m + b_m) = max(a_m, −b_m) + b_m, mixed into at most one unit.
+
+    The mixture of the b_m is one more unit of the columns, in place of a sum for each pair and unit. A ReLU's output is
+    its input times its derivative. So a kernel needs no gradients of weights, and no weights in other gradients: it
+    sums the scores' gradients over the pairs where units are positive, for rows and for columns; `gradients` has the
+    rest.
+    """
+
+    @property
+    def across(self) -> int:
+        """The number of units of columns: those of rows, negative, and their mixture."""
+        return self.units + 1
+
+    @property
+    def learned(self) -> list[bool]:
+        """Which arrays of `spread_weights` have a gradient: none."""
+        return [False]
+
+    def columns_of(self, x: jax.Array, weights: Weights) -> jax.Array:
+        """Gives −b_m and Σ w_m b_m + c, `(B, N, M + 1, C)`, from b_m and each head's weights."""
+        mixing, offset, _ = self._named(weights)
+        mixed = (mixing[None, ..., None] * x).sum(-2, keepdims=True) + offset[None, :, None, None]
+        return jnp.concatenate([-x, mixed], -2)
+
+    def _named(self, weights: Weights) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Gives w `(N, M)`, c `(N,)` and the last factor v `(N,)` of each head."""
+        if len(self.network.units) == 1:
+            mixing = weights[0][..., 0]
+            return mixing, jnp.zeros_like(mixing[:, 0]), jnp.ones_like(mixing[:, 0])
+        mixing, *offset, vector = (x[:, 0] for x in weights)
+        return mixing, offset[0][:, 0] if offset else jnp.zeros_like(vector[:, 0]), vector[:, 0]
+
+    def scores(self, rows: list[jax.Array], across: jax.Array, weights: Sequence[jax.Array]) -> jax.Array:
+        """Computes the scores `(8, C)` of a strip; its gradients are the sums that `gradients` takes."""
+        return _rectified(len(self.network.units) > 1, rows, across, weights[0])
+
+    def gradients(self, rows: jax.Array, columns: jax.Array, weights: Weights, sums: Sums) -> Sums:
+        """Completes the gradients: with the derivatives of ReLUs held, which are in the sums, scores are products."""
+        of_rows, of_columns, _ = sums
+
+        def total(rows, columns, weights):
+            mixing, offset, last = self._named(weights)
+            of_units = (rows * of_rows).sum((0, 2)) + (columns * of_columns[:, :, :-1]).sum((0, 3))
+            return (last * ((mixing * of_units).sum(-1) + offset * of_columns[:, :, -1].sum((0, 2)))).sum()
+
+        return jax.grad(total, (0, 1, 2))(rows, columns, weights)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _rectified(outer: bool, rows: list[jax.Array], across: jax.Array, weights: jax.Array) -> jax.Array:
+    """Computes v relu(Σ w_m max(a_m, −b_m) + Σ w_m b_m + c), or the argument of its ReLU unless `outer`."""
+    return _rectified_forward(outer, rows, across, weights)[0]
+
+
+def _rectified_forward(outer: bool, rows: list[jax.Array], across: jax.Array, weights: jax.Array):
+    (*negative, offset), factors = _cut(across, STRIP), _cut(weights, STRIP)
+    terms = [w * jnp.maximum(a, b) for w, a, b in zip(factors, rows, negative, strict=False)]
+    mixed = functools.reduce(jnp.add, terms, offset)
+    return factors[-1] * jnp.maximum(mixed, 0) if outer else mixed, (rows, across, weights, mixed)
+
+
+def _rectified_backward(outer: bool, saved: tuple, gradient: jax.Array):
+    """Gives the gradient where units are positive, without factors; see `Rectified.gradients`."""
+    rows, across, weights, mixed = saved
+    gradient = jnp.where(mixed > 0, gradient, 0.0) if outer else gradient
+    units = [jnp.where(a > b, gradient, 0.0) for a, b in zip(rows, _cut(across, STRIP), strict=False)]
+    return units, jnp.concatenate([*units, gradient], 0), jnp.zeros_like(weights)
+
+
+_rectified.defvjp(_rectified_forward, _rectified_backward)
+
+
 def _cut(x: jax.Array, size: int) -> list[jax.Array]:
     return [x[start : start + size] for start in range(0, len(x), size)]
 
@@ -125,16 +218,19 @@ class Stacked:
     network: Network
     rounded: bool
 
+    columns_of, gradients = ByUnits.columns_of, ByUnits.gradients
+
     @property
-    def together(self) -> tuple[int, int]:
-        """How many parts of a tile are computed together, forward and backward, as compile time allows."""
-        parts = 2**8 // self.units // (1 if self.rounded else 4)
-        return parts, parts
+    def together(self) -> int:
+        """How many parts of a tile are computed without a loop."""
+        return 2**8 // self.units // (1 if self.rounded else 4)
 
     @property
     def units(self) -> int:
         """The number of units of rows and of columns, with padding."""
         return -(-self.network.units[0] // STRIP) * STRIP
+
+    across = units
 
     @property
     def stacked(self) -> int:
@@ -249,5 +345,9 @@ def dot(x: jax.Array, y: jax.Array, axes: tuple[int, int], rounded: bool = False
 
 
 def form_of(plan: PairPlan) -> ByUnits | Stacked:
-    """Chooses the form that suits the number of weights."""
-    return ByUnits(plan.network) if plan.network.size <= FEW else Stacked(plan.network, plan.rounded)
+    """Chooses the form that suits the network."""
+    network = plan.network
+    if network.size > FEW:
+        return Stacked(network, plan.rounded)
+    mixed = len(network.units) == 1 or network.units[1:] == (1,)
+    return Rectified(network) if mixed and network.activation == "relu" else ByUnits(network)

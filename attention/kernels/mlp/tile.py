@@ -16,6 +16,7 @@ from attention.kernels.mlp.strips import STRIP, ByUnits, Stacked, form_of
 from attention.kernels.sight import conditions, kept, sees_all
 
 LANES = 128
+MULTIPLIED = 128, 64  # the most rows of a product with values, forward and backward
 
 
 def names_of(form: ByUnits | Stacked) -> list[str]:
@@ -24,10 +25,15 @@ def names_of(form: ByUnits | Stacked) -> list[str]:
 
 
 def rows_together(plan: PairPlan, turned: bool) -> int:
-    """Counts the rows that are computed together, so that one part need not wait for another."""
+    """Counts the rows that are computed without a loop, so that the compiler fills waits of one strip with others."""
     rows, across = plan.block[::-1] if turned else plan.block
-    most = max(2, form_of(plan).together[turned] // -(-across // LANES))  # a register has 16 rows of bfloat16
-    return next(STRIP * strips for strips in (16, 8, 4, 2, 1) if strips <= most and rows % (STRIP * strips) == 0)
+    strips = max(2, form_of(plan).together // -(-across // LANES))  # a register has 16 rows of bfloat16
+    return _divisor(rows, STRIP * strips)
+
+
+def _divisor(rows: int, most: int) -> int:
+    """Finds the most rows, in whole strips, that divide `rows`."""
+    return next(size for size in range(most, 0, -STRIP) if rows % size == 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,46 +126,58 @@ class TpuTile:
         """Spreads rows over columns, once for all tiles of these rows."""
         form, width = form_of(self.plan), self.parts[0].stop
 
-        def body(index, carry):
-            row = pl.multiple_of(index * STRIP, STRIP)
-            self.ref["spread"][self.spread(row), :] = form.spread_rows(self.ref["rows"][pl.ds(row, STRIP), :], width)
-            return carry
+        def spread(starts):
+            for row in starts:
+                strip = self.ref["rows"][pl.ds(row, STRIP), :]
+                self.ref["spread"][self.spread(row), :] = form.spread_rows(strip, width)
 
-        jax.lax.fori_loop(0, self.block[0] // STRIP, body, 0)
+        self._strips(spread)
 
     def gather_rows(self) -> None:
         """Sums the gradient of rows over columns, when all tiles of these rows are done."""
 
-        def body(index, carry):
-            row = pl.multiple_of(index * STRIP, STRIP)
-            gradient = form_of(self.plan).gather_rows(self.ref["d_spread"][self.spread(row), :])
-            self.ref["d_rows"][pl.ds(row, STRIP), :] = gradient
-            return carry
+        def gather(starts):
+            for row in starts:
+                gradient = form_of(self.plan).gather_rows(self.ref["d_spread"][self.spread(row), :])
+                self.ref["d_rows"][pl.ds(row, STRIP), :] = gradient
 
-        jax.lax.fori_loop(0, self.block[0] // STRIP, body, 0)
+        self._strips(gather)
 
-    def store_shares(self, starts: list[Any], shares: list[list[jax.Array]]) -> None:
-        """Stores the weights of adjacent strips, given in parts."""
-        rows = pl.ds(starts[0], STRIP * len(starts))
-        for part, x in zip(self.parts, zip(*shares, strict=True), strict=True):
-            self.ref["shares"][rows, part] = jnp.concatenate(x, 0).astype(self.ref["shares"].dtype)
+    def groups(self, starts: list[Any]) -> list[list[Any]]:
+        """Groups the first rows of strips by the products that they share."""
+        size = _divisor(STRIP * len(starts), MULTIPLIED[self.turned]) // STRIP
+        return [starts[index : index + size] for index in range(0, len(starts), size)]
+
+    def stored(self, starts: list[Any], shares: list[list[jax.Array]]) -> jax.Array:
+        """Stores the weights of adjacent strips, given in parts, and loads them as a factor of a product."""
+        ref = self.ref["shares"]
+        for index in range(0, len(starts), 2):  # a register has 16 rows of bfloat16
+            two = shares[index : index + 2]
+            rows = pl.ds(starts[index], STRIP * len(two))
+            for part, x in zip(self.parts, zip(*two, strict=True), strict=True):
+                ref[rows, part] = jnp.concatenate(x, 0).astype(ref.dtype)
+        return ref[pl.ds(starts[0], STRIP * len(starts)), :]
 
     def visit(self, compute: Callable) -> None:
         """Runs `compute(first rows of strips, whole)` for several strips at a time, without masks if possible."""
-        size = rows_together(self.plan, self.turned)
         if "dense" in self.ref:  # a register has 32 rows of int8, of which a strip cannot be cut
             self.ref["allowed"][...] = self.ref["dense"][...].astype(jnp.int32)
-
-        def run(whole):
-            def body(index, carry):
-                start = pl.multiple_of(index * size, size)
-                compute([pl.multiple_of(start + row, STRIP) for row in range(0, size, STRIP)], whole)
-                return carry
-
-            jax.lax.fori_loop(0, self.block[0] // size, body, 0)
-
+        run = lambda whole: self._strips(lambda starts: compute(starts, whole))  # noqa: E731
         whole = self.whole()
         if isinstance(whole, bool):
             run(whole)
         else:
             jax.lax.cond(whole, lambda: run(True), lambda: run(False))
+
+    def _strips(self, compute: Callable) -> None:
+        """Runs `compute(first rows of strips)` for all strips, as many at a time as are computed without a loop."""
+        size = rows_together(self.plan, self.turned)
+        if size == self.block[0]:
+            return compute(list(range(0, size, STRIP)))
+
+        def body(index, carry):
+            start = pl.multiple_of(index * size, size)
+            compute([pl.multiple_of(start + row, STRIP) for row in range(0, size, STRIP)])
+            return carry
+
+        jax.lax.fori_loop(0, self.block[0] // size, body, 0)

@@ -86,7 +86,7 @@ def backward(
     outputs = {
         "d_rows": _Part((batch, heads, keys, form.units), kind, (rows, form.units), _row),
         "d_value": _Part((batch, heads, keys, width), kind, (rows, width), _row),
-        "d_columns": _Part((batch, heads, form.units, queries), kind, (form.units, queries), whole),
+        "d_columns": _Part((batch, heads, form.across, queries), kind, (form.across, queries), whole),
     }
     learned = [name for name, learned in zip(names_of(form), form.learned, strict=True) if learned]
     for name in learned:
@@ -101,7 +101,6 @@ def backward(
         "columns": (form.spread_columns_shape(across), kind),
         "d_spread_columns": (form.spread_columns_shape(across), kind),
         "shares": ((rows, across), operands.value.dtype),
-        "d_shares": ((rows, across), kind),
     }
     grid = batch, heads, keys // rows, queries // across
     found = dict(
@@ -109,11 +108,13 @@ def backward(
     )
     units = plan.network.units[0]
     sums = tuple(found[f"d_{name}"].sum(0) if name in learned else None for name in names_of(form))
+    of_kernel = found["d_rows"], found["d_columns"], pull_weights(sums)
+    d_rows, d_columns, d_weights = form.gradients(operands.key.mT, operands.query.mT, operands.weights, of_kernel)
     return operands._replace(
-        query=found["d_columns"][:, :, :units].mT,
-        key=found["d_rows"][..., :units].mT,
+        query=d_columns[:, :, :units].mT,
+        key=d_rows[..., :units].mT,
         value=found["d_value"].astype(operands.value.dtype),
-        weights=pull_weights(sums),
+        weights=d_weights,
         bias=None if operands.bias is None else _like(found["d_bias"].mT, operands.bias),
     )
 
@@ -174,9 +175,10 @@ def _inputs(plan: PairPlan, operands: Operands, fixed: Fixed, *, turn: bool) -> 
     query, key = operands.query, operands.key
     spread, pull_weights = _spread_weights(form, operands.weights, min(across, LANES))
     padding = form.units - plan.network.units[0]
+    columns = form.columns_of(_pad(query.mT if turn else key, -2, padding), operands.weights)
     inputs = {
         "rows": _Part.of(_pad(key.mT if turn else query, -1, padding), (rows, form.units), _row),
-        "across": _Part.of(_pad(query.mT if turn else key, -2, padding), (form.units, across), _column),
+        "across": _Part.of(columns, (form.across, across), _column),
         "value": _Part.of(operands.value, (block[not turn], operands.value.shape[-1]), _row if turn else _column_block),
     }
     for name, array in zip(names_of(form), spread, strict=True):

@@ -107,6 +107,15 @@ CASES = {
         {"units": (5,), "bias": (2, 2, 20, 27)},
         {"mask": Mask(window=9, key_lengths=jnp.array([0, 19])), "rate": 0.3, "activation": "gelu"},
     ),
+    "one mixed unit, causal from an offset, dropout": (
+        {"units": (3, 1)},
+        {"mask": Mask(causal=True, query_offset=3), "rate": 0.3},
+    ),
+    "one mixed unit without its bias, bias of all": ({"units": (2, 1), "biased": False, "bias": (2, 1, 20, 27)}, {}),
+    "one layer, lengths, weights of each head": (
+        {"units": (4,), "per_head": True},
+        {"mask": Mask(key_lengths=jnp.array([0, 19]))},
+    ),
     "segments, dense": (
         {"units": (3, 2), "per_head": True},
         {
@@ -120,7 +129,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", once(CASES, ["segments, dense"]))
+@pytest.mark.parametrize("case", once(CASES, ["segments, dense", "one mixed unit, causal from an offset, dropout"]))
 def test_interpreted_equals_xla_with_all_gradients_to_ten_digits(case, x64):
     shapes, options = CASES[case]
     arrays = inputs(**shapes, dtype=jnp.float64)
