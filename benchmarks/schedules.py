@@ -140,18 +140,18 @@ def choices(result: dict[str, Any]) -> str:
 def roofline(result: dict[str, Any], chip: str, spec: str, which: str) -> dict[str, float]:
     """Computes the fewest cycles per pair that each unit needs for this algorithm, in bfloat16 with values of 64.
 
-    Vector units compute sums, activations, softmax and, if weights are few, the layers; both passes are as `jax.vjp`
-    differentiates them. Matrix units compute products with values and, if weights are many, the layers; each product
-    has 1 row for `WIDE` pairs. Their rate is that of a large product by the same schedules.
+    Vector units compute sums, activations, softmax and, if weights are few, the layers: of a ReLU and one unit as
+    `attention.kernels.mlp.strips.Rectified` does, else as `jax.vjp` differentiates them. Matrix units compute products
+    with values and, if weights are many, the layers; each product has 1 row for `WIDE` pairs. Their rate is that of a
+    large product by the same schedules.
     """
     units, outputs = NETWORKS[spec]
     product = by_name(result, chip)["matrix product"]["kernels"][0]["tokens"]["8192"]["bundles"]
     rows_a_cycle = 8192**3 / product / WIDE[chip] ** 2
-    few, back = units < 8, which == "backward"
-    if few:
-        layer = 2 * units * outputs + outputs + outputs  # products and sums with the bias, activation
-        vector = 2 * units + layer + 2 * outputs - 1
-        extra = 2 * outputs + 3 * outputs + outputs + 3 * units * outputs + 2 * units + 2 * units
+    back = which == "backward"
+    if outputs == 1:
+        vector = 3 * units + 2  # of a unit a maximum, product and sum; the second ReLU and its factor
+        extra = 2 + 2 * units + 2 * units + 1  # where units are positive, and sums for rows and columns
         multiplied = 0
     else:
         vector = 2.5 * units + 2.5 * outputs
@@ -237,6 +237,10 @@ def numbers(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "schedules product published", f"{published:.2f}"
     yield "schedules product ratio", f"{predicted / published:.2f}"
     yield "schedules libtpu", result["compiler"]["libtpu"]
+    for chip in result["chips"]:
+        rows = by_name(result, chip)
+        ratios = [cycles(rows["neural(dim=2)"], n) / cycles(rows[best(result, chip, n)], n) for n in LENGTHS]
+        yield f"schedules {chip} neural", f"{min(ratios):.1f} to {max(ratios):.1f}"
 
 
 if __name__ == "__main__":

@@ -57,6 +57,13 @@ def test_no_line_begins_with_the_mark_of_a_number():
     assert re.findall(r"^ *<!-- figures: .+? -->.+", pages, re.MULTILINE) == []
 
 
+def test_every_mark_is_one_that_is_written():
+    """A mark that is broken over two lines would keep its number for ever."""
+    for page in figures.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert text.count("<!-- figures:") == len(list(runs.FIGURE.finditer(text))), page
+
+
 def test_a_changed_figure_is_written_again_and_an_unknown_one_refused():
     page = "takes <!-- figures: longest neural MB -->9.999<!-- end --> MB"
     assert "9.999" not in figures.written(page)
