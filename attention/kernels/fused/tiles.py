@@ -147,7 +147,7 @@ def _options(platform: str, blocks: Sequence[tuple[int, ...]]) -> Any:
     if platform == "tpu":
         from jax.experimental.pallas import tpu as pltpu
 
-        held = 2 * sum(map(bytes_of, blocks)) + 2**23  # two of each block, so that one is loaded meanwhile
+        held = 2 * sum(map(bytes_of, blocks)) + 2**25  # two of each block, one loaded meanwhile, and arrays over a tile
         return pltpu.CompilerParams(dimension_semantics=("parallel",) * 3, vmem_limit_bytes=held)
     return None
 
