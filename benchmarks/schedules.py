@@ -2,10 +2,10 @@
 
     python -m benchmarks.schedules --out=benchmarks/results/schedules_tpu.json
 
-libtpu compiles every Pallas kernel of the pairwise family, and JAX's own flash and splash attention; nothing runs. A
-schedule is a list of bundles, of which a chip runs one per cycle. Bundles times their trips are cycles without stalls:
-they include neither waiting for memory nor XLA's work around the kernels. For `xla` and `chunked`, the program adds up
-XLA's own estimates. It needs requirements-tpu.txt, in a separate environment.
+libtpu compiles every Pallas kernel of the pairwise family, those made from two functions of a pair, and JAX's own flash
+and splash attention; nothing runs. A schedule is a list of bundles, of which a chip runs one per cycle. Bundles times
+their trips are cycles without stalls: they include neither waiting for memory nor XLA's work around the kernels. For
+`xla` and `chunked`, the program adds up XLA's own estimates. It needs requirements-tpu.txt, in a separate environment.
 """
 
 import argparse
@@ -32,6 +32,7 @@ KINDS = {"TPU v5 lite": "v5e", "TPU v5e": "v5e"}  # JAX's names of chips whose c
 RECORD = ROOT / "benchmarks/results/schedules_tpu.json"
 PUBLISHED = 6.0994e-3  # seconds of the product of 8,192 x 8,192 in bfloat16 on a v5e: JAX's page on Pallas matmul
 NETWORKS = {"neural(dim=2)": (2, 1), "neural(dim=16)": (16, 8), "neural(dim=None)": (64, 32)}
+OF_PAIRS = ("alibi", "soft_cap")  # whose kernels are made from `pair`
 LENGTHS = (1024, 4096, 16384)
 SHORT = 256  # tokens; the pairwise kernels have no schedule for so few
 BY_XLA = ("dot_product, xla", "dot_product, chunked", *(f"{spec}, chunked" for spec in NETWORKS))
@@ -86,7 +87,7 @@ def cycles(row: dict[str, Any], tokens: int, which: str = "") -> float:
 
 
 def _pass(kernel: str) -> str:
-    return "backward" if any(word in kernel for word in ("backward", "bwd", "dkv", "dq")) else "forward"
+    return "backward" if any(word in kernel for word in ("backward", "bwd", "dkv", "dq", "pair_d")) else "forward"
 
 
 def spills(row: dict[str, Any], which: str = "") -> int:
@@ -239,8 +240,10 @@ def numbers(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "schedules libtpu", result["compiler"]["libtpu"]
     for chip in result["chips"]:
         rows = by_name(result, chip)
-        ratios = [cycles(rows["neural(dim=2)"], n) / cycles(rows[best(result, chip, n)], n) for n in LENGTHS]
-        yield f"schedules {chip} neural", f"{min(ratios):.1f} to {max(ratios):.1f}"
+        for name, specs in (("neural", ("neural(dim=2)",)), ("pairs", OF_PAIRS)):
+            cases = itertools.product(filter(rows.__contains__, specs), LENGTHS)
+            ratios = [cycles(rows[spec], n) / cycles(rows[best(result, chip, n)], n) for spec, n in cases]
+            yield f"schedules {chip} {name}", f"{min(ratios):.1f} to {max(ratios):.1f}"
 
 
 if __name__ == "__main__":

@@ -53,8 +53,9 @@ class Trips:
         """Counts how often each region runs.
 
         A region with exponentials that is a loop or has products visits pairs. If there is one, it runs for all visible
-        tiles; if there are two, the first one runs for whole tiles. Other regions with products run for each visible
-        tile. Other regions that a branch may skip count as the beginning or the end of a row of tiles.
+        tiles; if there are two, the first one runs for whole tiles; if there are three, the second one, and the third
+        for none. Other regions with products run for each visible tile. Other regions that a branch may skip count as
+        the beginning or the end of a row of tiles.
         """
         times = {"once": 0, "step": self.steps, "branch": self.rows, "loop": self.rows * self.strips}
         counts = [self.visible if region.slots[0] else times[region.kind] for region in regions]
@@ -63,8 +64,9 @@ class Trips:
             for index, region in enumerate(regions)
             if region.slots[EXPONENTIALS] and (region.kind == "loop" or region.slots[0])
         ]
-        tiles = [self.visible] if len(pairs) == 1 else [self.whole, self.visible - self.whole]
-        for index, often in zip(pairs, tiles, strict=False):
+        partly = self.visible - self.whole
+        tiles = {0: [], 1: [self.visible], 2: [self.whole, partly], 3: [partly, self.whole, 0]}[len(pairs)]
+        for index, often in zip(pairs, tiles, strict=True):
             counts[index] = often * (self.loop if regions[index].kind == "loop" else 1)
         return counts
 
@@ -72,7 +74,7 @@ class Trips:
 def read(folder: Path) -> Iterator[tuple[str, list[Region]]]:
     """Yields the name and the regions of each dumped kernel with a grid."""
     for file in sorted(folder.glob("*-final_bundles.txt")):
-        if "schedule-analysis" not in file.name and re.search("kernel|flash|splash", file.name):
+        if "schedule-analysis" not in file.name and re.search("kernel|pair|flash|splash", file.name):
             stem = re.sub(r"-\d+-final_bundles.txt$", "", file.name)
             used = next(x for x in folder.iterdir() if x.name.startswith(stem) and "final_hlo-static" in x.name)
             yield stem.split("-", 1)[1], regions(file.read_text(), used.read_text())

@@ -28,12 +28,13 @@ from jax.experimental.pallas.ops.tpu import flash_attention as flash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
+from attention.kernels import fused
 from attention.kernels.mlp import tpu
 from attention.kernels.mlp.network import Network, PairPlan
 from attention.kernels.mlp.strips import STRIP
 from attention.kernels.mlp.tile import rows_together
 from benchmarks.compilers import bundles, described
-from benchmarks.schedules import LENGTHS, NETWORKS, SHORT
+from benchmarks.schedules import LENGTHS, NETWORKS, OF_PAIRS, SHORT
 from train.dry_run import topology
 
 COMPILED, HEADS, WIDTH = 4096, 2, 64  # heads run one after another, and a schedule does not depend on the length
@@ -88,6 +89,19 @@ def ours(spec: str) -> Contestant:
     return Contestant(spec, described.gradients(spec, "pallas"), shapes, trips)
 
 
+def of_pairs(spec: str) -> Contestant:
+    """Makes a contestant of the kernels made from a mechanism's `pair`, whose loops visit a tile of rows' tiles."""
+
+    def trips(kernel, tokens):
+        turned = "d_key" in kernel
+        rows, across = fused.block_sizes("tpu", tokens, tokens)[:: -1 if turned else 1]
+        return dataclasses.replace(causal(tokens, rows, across, turned), steps=tokens // rows)
+
+    x = (1, COMPILED, HEADS, WIDTH)
+    shapes = described.parameters(spec, HEADS, WIDTH), x, x, x
+    return Contestant(spec, described.gradients(spec, "pallas"), shapes, trips)
+
+
 def opponents() -> Iterator[Contestant]:
     """Yields JAX's own flash and splash attention for TPUs, with blocks of several sizes."""
 
@@ -100,12 +114,12 @@ def opponents() -> Iterator[Contestant]:
         sizes = flash.BlockSizes(*(size, size, size, 1), *(size,) * 7)
         attend = functools.partial(flash.flash_attention, causal=True, block_sizes=sizes)
         yield contestant(f"flash({size})", attend, size, (n for n in LENGTHS if n > size))
-    for size, fused in [*itertools.product(OF_SPLASH, (True,)), (512, False)]:
-        dq = () if fused else (size, size)
-        sizes = splash.BlockSizes(*(size,) * 6, *dq, use_fused_bwd_kernel=fused)
+    for size, one_pass in [*itertools.product(OF_SPLASH, (True,)), (512, False)]:
+        dq = () if one_pass else (size, size)
+        sizes = splash.BlockSizes(*(size,) * 6, *dq, use_fused_bwd_kernel=one_pass)
         mask = masks.MultiHeadMask([masks.CausalMask((COMPILED, COMPILED))] * HEADS)
         kernel = splash.make_splash_mha_single_device(mask, block_sizes=sizes)
-        name = f"splash({size})" if fused else f"splash({size}), two passes"
+        name = f"splash({size})" if one_pass else f"splash({size}), two passes"
         yield contestant(name, jax.vmap(kernel), size, (n for n in (SHORT, *LENGTHS) if n >= size))
 
 
@@ -153,6 +167,7 @@ def contestants() -> Iterator[Contestant]:
     """Yields all contestants."""
     yield product(8192)
     yield from map(ours, NETWORKS)
+    yield from map(of_pairs, OF_PAIRS)
     yield from opponents()
 
 
