@@ -141,10 +141,9 @@ def choices(result: dict[str, Any]) -> str:
 def roofline(result: dict[str, Any], chip: str, spec: str, which: str) -> dict[str, float]:
     """Computes the fewest cycles per pair that each unit needs for this algorithm, in bfloat16 with values of 64.
 
-    Vector units compute sums, activations, softmax and, if weights are few, the layers: of a ReLU and one unit as
-    `attention.kernels.mlp.strips.Rectified` does, else as `jax.vjp` differentiates them. Matrix units compute products
-    with values and, if weights are many, the layers; each product has 1 row for `WIDE` pairs. Their rate is that of a
-    large product by the same schedules.
+    Vector units compute sums, activations, softmax and, of ReLUs and one last unit, the layers, as
+    `attention.kernels.mlp.strips.Rectified` does. Matrix units compute products with values and the layers of other
+    networks; each product has 1 row for `WIDE` pairs. Their rate is that of a large product by the same schedules.
     """
     units, outputs = NETWORKS[spec]
     product = by_name(result, chip)["matrix product"]["kernels"][0]["tokens"]["8192"]["bundles"]

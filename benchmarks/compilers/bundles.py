@@ -37,7 +37,7 @@ class Trips:
       steps: Steps of the grid.
       rows: Tiles along the grid's outer axis.
       visible: Tiles with allowed pairs.
-      whole: Tiles in which all pairs are allowed, if the kernel has a separate loop for them.
+      whole: Tiles in which all pairs are allowed, if the kernel has code of its own for them.
       loop: Trips of a tile's inner loop with exponentials.
       strips: Trips of other inner loops.
     """
@@ -53,9 +53,10 @@ class Trips:
         """Counts how often each region runs.
 
         A region with exponentials that is a loop or has products visits pairs. If there is one, it runs for all visible
-        tiles; if there are two, the first one runs for whole tiles; if there are three, the second one, and the third
-        for none. Other regions with products run for each visible tile. Other regions that a branch may skip count as
-        the beginning or the end of a row of tiles.
+        tiles; of two, the first runs for whole tiles; of three, as of keys in a causal call, the first for tiles that
+        the mask cuts, the second for whole ones, and the third never. Other regions with products run for each visible
+        tile. Other regions that a branch may skip count as the beginning or the end of a row of tiles, which for those
+        of a visible tile may be wrong by a hundredth of all bundles.
         """
         times = {"once": 0, "step": self.steps, "branch": self.rows, "loop": self.rows * self.strips}
         counts = [self.visible if region.slots[0] else times[region.kind] for region in regions]

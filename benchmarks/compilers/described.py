@@ -33,10 +33,14 @@ def compiled(function: Callable, shapes: Any, dtype: str, device: Any) -> jax.st
     Args:
       shapes: The shapes of its arguments.
     """
-    arrays = jax.tree.map(
+    with mesh.compiled_for(device):
+        return jax.jit(function).lower(*arrays(shapes, dtype, device)).compile()
+
+
+def arrays(shapes: Any, dtype: str, device: Any) -> Any:
+    """Describes arrays on a device from a tree of their shapes."""
+    return jax.tree.map(
         lambda shape: jax.ShapeDtypeStruct(shape, dtype, sharding=SingleDeviceSharding(device)),
         shapes,
         is_leaf=lambda x: isinstance(x, tuple) and all(isinstance(size, int) for size in x),
     )
-    with mesh.compiled_for(device):
-        return jax.jit(function).lower(*arrays).compile()

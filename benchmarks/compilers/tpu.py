@@ -94,7 +94,7 @@ def of_pairs(spec: str) -> Contestant:
 
     def trips(kernel, tokens):
         turned = "d_key" in kernel
-        rows, across = fused.block_sizes("tpu", tokens, tokens)[:: -1 if turned else 1]
+        rows, across = fused.tpu.block_sizes(tokens, tokens)[:: -1 if turned else 1]
         return dataclasses.replace(causal(tokens, rows, across, turned), steps=tokens // rows)
 
     x = (1, COMPILED, HEADS, WIDTH)

@@ -47,6 +47,23 @@ def test_a_schedule_is_cut_where_branches_and_loops_begin_and_end():
     assert counts == [0, 8, 3, 5, 35]
 
 
+def visits(kind, products):
+    """A region that visits pairs."""
+    return bundles.Region(kind, 1, tuple({"MXU": products, "EUP": 1}.get(slot, 0) for slot in bundles.SLOTS))
+
+
+@pytest.mark.parametrize(
+    ("regions", "counts"),
+    [
+        ([visits("branch", 1), visits("branch", 1)], [3, 2]),  # whole tiles, and those that the mask cuts
+        ([visits("loop", 0), visits("loop", 0)], [3 * 7, 2 * 7]),
+        ([visits("loop", 1)] * 3, [2 * 7, 3 * 7, 0]),
+    ],
+)
+def test_tiles_that_the_mask_cuts_have_code_of_their_own(regions, counts):
+    assert bundles.Trips(steps=8, rows=3, visible=5, whole=3, loop=7).of(regions) == counts
+
+
 @pytest.fixture(scope="module")
 def result():
     return json.loads((ROOT / "benchmarks/results/schedules_tpu.json").read_text())

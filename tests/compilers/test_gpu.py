@@ -59,3 +59,9 @@ def test_xla_keeps_all_three_parts_of_float32(run_python, monkeypatch):
     for name, value in HERE.items():
         monkeypatch.setenv(name, value)
     assert run_python("-c", PARTS).stdout.split() == ["0", "3"]
+
+
+@pytest.mark.more
+def test_what_a_gpu_runs_differs_between_mechanisms_dtypes_and_masks(run_python):
+    lines = run_python("-m", "benchmarks.compilers.traced").stdout.splitlines()
+    assert len({line.split()[-1] for line in lines}) == len(lines) > 50

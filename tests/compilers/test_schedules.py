@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import schedules
 from tests.conftest import ROOT
+from tests.sizes import more
 
 RECORD = json.loads((ROOT / "benchmarks/results/schedules_tpu.json").read_text())
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("spec", ["neural(dim=2)", pytest.param("neural(dim=16)", marks=pytest.mark.more)])
+@pytest.mark.parametrize("spec", ["neural(dim=2)", *map(more, ("neural(dim=16)", "alibi"))])
 def test_schedules_have_no_more_bundles_and_spills_than_recorded(spec, run_python):
     row = json.loads(run_python("-m", "benchmarks.compilers.tpu", "v5e", spec).stdout)
     recorded = schedules.by_name(RECORD, "v5e")[spec]

@@ -13,8 +13,8 @@ from train.dry_run import topology
 
 PACKAGES = {"v5e:2x2": "libtpu", "h100x4": f"jax_cuda{topology.cuda()}_plugin"}
 # Megabytes of gradients and activations on a device that libtpu 0.0.42.1 and jax-cuda12-plugin 0.10.2 planned; a tenth
-# more is allowed, and another version of a compiler may need other figures. The loop over a call's steps takes some of
-# them: 3 to 9 on a v5e, for models of any size.
+# more is allowed, and another version of a compiler may need other figures. The loop over a call's steps takes 3 to 9
+# of those of vit_digits, gpt_pydoc and cnn_digits on a v5e, and no more of a larger GPT's.
 PLANNED = {
     ("v5e:2x2", "vit_digits.py"): 22.0,
     ("v5e:2x2", "gpt_pydoc.py:neural(dim=2)"): 21.7,

@@ -71,6 +71,7 @@ def test_what_visits_travels_during_tiles(run_python):
 
 
 def test_tiles_that_do_not_fit_are_refused_by_the_compiler(run_python):
+    # A kernel holds the weights of a tile in bfloat16, and no other array over its pairs.
     program = PROGRAM.replace('implementation="pallas"', 'implementation="pallas(8192, 8192)"')
     done = run_python("-c", program, "v5e:2x2", repr(["neural(dim=16)"]), "(8192,)", check=False)
     assert done.returncode != 0

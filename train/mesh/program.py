@@ -51,7 +51,7 @@ class StepProgram:
             return self._call(state, *others)
 
         call = jax.jit(call, donate_argnums=0, out_shardings=(shardings, None))
-        count = jax.ShapeDtypeStruct((), jnp.int32)
+        count = jax.ShapeDtypeStruct((), jnp.int32)  # an array would be on the mesh, which may be only described
         return call.lower(state, self._feed.arrays, rows, count, self._of_each)
 
     def __call__(self, state: TrainState, rows: Rows, count: int) -> tuple[TrainState, Report]:

@@ -19,18 +19,17 @@ from attention.forms import At
 from attention.kernels import pairs
 from attention.kernels.arrays import precise, score_dtype, spread_heads
 from attention.kernels.call import Call
-from attention.kernels.fused import programs
+from attention.kernels.fused import programs, tpu
 from attention.kernels.fused.planes import lowers
 from attention.kernels.fused.programs import BOTH, COLUMNS, HEAD, ROWS, Kind, Parts
-from attention.kernels.fused.tiles import FusedPlan, FusedRules, Pass, backward_kernel, bytes_of, forward_kernel
-from attention.kernels.loops.plan import even
+from attention.kernels.fused.tiles import FusedPlan, FusedRules, Pass, backward_kernel, forward_kernel
 from attention.kernels.sight import plan_of
 from attention.mesh import BATCH, HEADS, devices, on_each_device, sequences_and_heads
 from attention.parameters import Sizes
 
 MOST_NUMBERS = 128  # parameters of a head whose gradients a row of pairs holds
 MOST_WIDE = 256  # the widest vectors of a token
-MOST_HELD = 2**25  # bytes of columns that a TPU's fast memory holds, twice
+GPU_BLOCK = 64, 64  # queries and keys of a tile, not chosen by measuring
 # Whether Triton, Mosaic or the interpreter lowers an equation.
 LOWERS = {
     "gpu": functools.partial(lowers, missing=frozenset({"expm1", "round", "reduce_prod"})),
@@ -191,7 +190,7 @@ def _reasons_of_blocks(block: tuple[int, int] | None, platform: str) -> dict[str
 def _why_no_memory(call: Call, parts: Parts, platform: str) -> str:
     widths = [sum(map(parts.size, parts.of(side))) for side in (ROWS, COLUMNS)]
     tokens = max(call.scores_shape[-2:])
-    too_many = platform == "tpu" and bytes_of((tokens, max(widths) + call.value.shape[-1])) > MOST_HELD
+    too_many = platform == "tpu" and tpu.bytes_of((tokens, max(widths) + call.value.shape[-1])) > tpu.MOST_HELD
     return f"a TPU's fast memory does not hold {tokens:,} such tokens" if too_many else ""
 
 
@@ -228,12 +227,13 @@ def attend(call: Call, platform: str = "") -> tuple[jax.Array, None]:
     *batch, heads, queries, _ = call.scores_shape
     parts, kinds, inputs = _inputs(call)
     platform = platform or platform_here()
+    block = call.block or (GPU_BLOCK if platform == "gpu" else tpu.block_sizes(*call.scores_shape[-2:]))
     plan = FusedPlan(
         parts=parts,
         normaliser=call.normaliser,
         segmented=call.mask.query_segments is not None,
         sums=jnp.promote_types(score_dtype(call.value), parts.tile.out_avals[0].dtype),
-        **plan_of(call, call.block or block_sizes(platform, *call.scores_shape[-2:]), platform),
+        **plan_of(call, block, platform),
     )
     names = call.normaliser.parameters(Sizes(1, 1, 1, 1))
     arrays = FusedArrays(
@@ -245,18 +245,6 @@ def attend(call: Call, platform: str = "") -> tuple[jax.Array, None]:
     specs = jax.tree.map(sequences_and_heads, (arrays, rules))
     out = on_each_device(functools.partial(_attend, plan), (arrays, rules), specs, specs[1].numbers)
     return out.swapaxes(1, 2).reshape(*batch, queries, heads, -1), None
-
-
-def block_sizes(platform: str, queries: int, keys: int) -> tuple[int, int]:
-    """Chooses a tile's queries and keys.
-
-    A GPU's were not chosen by measuring, a TPU's by the compiler's schedules: with tiles of 128 × 128, 256 × 256 and
-    256 × 512, both passes of `alibi` take 0.051, 0.031 and 0.024 cycles a pair on a v5e, those of `soft_cap` 0.051,
-    0.028 and 0.021.
-    """
-    if platform == "gpu":
-        return 64, 64
-    return even(queries, 256, 128) if queries > 64 else 8, even(keys, 512, 128)
 
 
 def _rules(call: Call) -> FusedRules:

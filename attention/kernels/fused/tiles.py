@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from attention.kernels import flash
 from attention.kernels.arrays import score_dtype
+from attention.kernels.fused import tpu
 from attention.kernels.fused.planes import Given, Planes
 from attention.kernels.fused.programs import BOTH, COLUMNS, ROWS, Parts
 from attention.kernels.sight import KernelPlan, conditions, kept, tile_of, tiles_of_keys, tiles_of_queries
@@ -144,18 +145,7 @@ def _options(platform: str, blocks: Sequence[tuple[int, ...]]) -> Any:
         from jax.experimental.pallas import triton
 
         return triton.CompilerParams(num_warps=8, num_stages=2)  # with 4 warps, registers spill
-    if platform == "tpu":
-        from jax.experimental.pallas import tpu as pltpu
-
-        held = 2 * sum(map(bytes_of, blocks)) + 2**25  # two of each block, one loaded meanwhile, and arrays over a tile
-        return pltpu.CompilerParams(dimension_semantics=("parallel",) * 3, vmem_limit_bytes=held)
-    return None
-
-
-def bytes_of(block: tuple[int, ...]) -> int:
-    """Counts the bytes of a block of float32 in a TPU's fast memory, in registers of 8 × 128."""
-    *lead, rows, columns = block
-    return 4 * math.prod(lead) * (-(-rows // 8) * 8) * (-(-columns // 128) * 128)
+    return tpu.options(blocks) if platform == "tpu" else None
 
 
 def _place(heads: int, lead: tuple[int, int], moves: bool, rest: int, b: Any, n: Any, i: Any) -> tuple[Any, ...]:

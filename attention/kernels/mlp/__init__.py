@@ -1,9 +1,9 @@
 """`implementation='pallas'` of the MLP on pairs: tiles of queries and keys with an online softmax, in Pallas.
 
 No array over queries × keys is stored but the gradient of a bias. The backward pass keeps the output and each row's
-log-sum-exp and recomputes scores, weights and dropout bits tile by tile, once for the queries' side and once for the
-keys' side (FlashAttention-2: Dao 2023). Tiles that causality, a window or key lengths exclude are skipped. TPUs run the
-kernels of `tpu`, Hopper GPUs those of `gpu`; on a CPU the kernels of `tpu` are interpreted.
+log-sum-exp and recomputes scores, weights and dropout bits tile by tile (FlashAttention-2: Dao 2023), in one kernel, or
+on GPUs in two where queries have many units. Tiles that causality, a window or key lengths exclude are skipped. TPUs
+run the kernels of `tpu`, Hopper GPUs those of `gpu`; on a CPU the kernels of `tpu` are interpreted.
 """
 
 import dataclasses

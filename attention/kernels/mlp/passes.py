@@ -29,8 +29,8 @@ def forward_kernel(tile: TpuTile, visible: Any, at: tuple[Any, Any]) -> None:
         for group in tile.groups(starts):
             shrinks, shares = zip(*(_shares(tile, row, whole) for row in group), strict=True)
             rows, width = pl.ds(group[0], STRIP * len(group)), ref["sum"].shape[1]
-            added = dot(tile.stored(group, list(shares)), ref["value"][...], (1, 0))
-            ref["sum"][rows, :] = ref["sum"][rows, :] * _wide(jnp.concatenate(shrinks, 0), width) + added
+            added = dot(tile.pack(group, list(shares)), ref["value"][...], (1, 0))
+            ref["sum"][rows, :] = ref["sum"][rows, :] * _narrowed(jnp.concatenate(shrinks, 0), width) + added
 
     @pl.when(visible)
     def _():
@@ -45,13 +45,13 @@ def forward_kernel(tile: TpuTile, visible: Any, at: tuple[Any, Any]) -> None:
         ref["log_sum"][...] = ref["highest"][:, :1] + jnp.log2(total)
 
 
-def _wide(x: jax.Array, width: int) -> jax.Array:
-    """Gives columns that are all equal another width."""
+def _narrowed(x: jax.Array, width: int) -> jax.Array:
+    """Takes `width` of columns that are all equal, or one, which broadcasts, where there are not so many."""
     return x[:, :width] if width <= x.shape[1] else x[:, :1]
 
 
 def _shares(tile: TpuTile, row: Any, whole: bool) -> tuple[jax.Array, list[jax.Array]]:
-    """Adds the exponentials of a strip to the totals; returns what earlier ones shrink by, and them in parts."""
+    """Adds the exponentials of a strip to the totals; returns the factor of earlier sums, and them in parts."""
     ref, form, rows = tile.ref, form_of(tile.plan), pl.ds(row, STRIP)
     split, weights = form.split_rows(ref["spread"][tile.spread(row), :]), tile.weights()
     scores = [form.scores(split, ref["columns"][:, part], weights) for part in tile.parts]
@@ -91,7 +91,7 @@ def backward_kernel(tile: TpuTile, visible: Any, at: tuple[Any, Any]) -> None:
             d_shares = dot(ref["value"][rows, :], ref["gradient"][...], (1, 1))
             d_shares = [d_shares[start : start + STRIP] for start in range(0, len(d_shares), STRIP)]
             shares = [_gradients(tile, row, whole, x, d_columns) for row, x in zip(group, d_shares, strict=True)]
-            ref["d_value"][rows, :] += dot(tile.stored(group, shares), ref["gradient"][...], (1, 0))
+            ref["d_value"][rows, :] += dot(tile.pack(group, shares), ref["gradient"][...], (1, 0))
         for part, gradient in zip(tile.parts, d_columns, strict=True):
             ref["d_spread_columns"][:, part] += gradient
 
@@ -138,7 +138,7 @@ def _gradients(tile: TpuTile, row: Any, whole: bool, d_shares: jax.Array, d_colu
 
 
 def _through_softmax(
-    tile: TpuTile, scores: jax.Array, row: Any, part: slice, whole: bool, through: jax.Array
+    tile: TpuTile, scores: jax.Array, row: Any, part: slice, whole: bool, d_shares: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Computes the weights of a part, after dropout, and the gradient of its scores from that of the weights."""
     ref, rate, rows = tile.ref, tile.plan.rate, pl.ds(row, STRIP)
@@ -146,8 +146,8 @@ def _through_softmax(
     dropped = shares
     if rate:
         kept = tile.kept(row, part)
-        dropped, through = (jnp.where(kept, x / (1 - rate), 0.0) for x in (shares, through))
-    d_scores = shares * (through - ref["through_sum"][:, part])
+        dropped, d_shares = (jnp.where(kept, x / (1 - rate), 0.0) for x in (shares, d_shares))
+    d_scores = shares * (d_shares - ref["through_sum"][:, part])
     if "d_bias" in ref:
         ref["d_bias"][rows, part] = d_scores
     return dropped, d_scores

@@ -4,7 +4,7 @@ A strip has 8 rows, which are queries in the forward pass and keys in the backwa
 `ByUnits` is for few weights: it holds one (8, columns) array for each hidden unit and mixes them with scalars;
 `Rectified` does so with fewer operations, for ReLUs and at most one unit in the last layer.
 `Stacked` is for many weights: the units of several rows lie above each other, and one matrix product mixes them all.
-The gradient is that of `jax.vjp`, so that any activation works and scores are defined once.
+`ByUnits` and `Stacked` are differentiated by `jax.vjp`, so that any activation works.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from attention.kernels.mlp.network import Network, PairPlan, Weights, unit_score
 
 STRIP = 8  # rows of a strip, as many as a TPU's register has
 FEW = 32  # the most weights that are spread one by one
-Sums = tuple[jax.Array, jax.Array, Weights]  # what a kernel sums over pairs for rows, columns and each head's weights
+Gradients = tuple[jax.Array, jax.Array, Weights]  # of rows, of columns and of each head's weights
 
 
 @jax.custom_vjp
@@ -60,7 +60,7 @@ class ByUnits:
 
     @property
     def together(self) -> int:
-        """How many parts of a tile are computed without a loop, as compile time allows."""
+        """How many parts of a tile are computed without a loop: 256 for d' = 2, which compile in some seconds."""
         return 2**10 // self.network.size
 
     @property
@@ -69,15 +69,19 @@ class ByUnits:
         return self.network.units[0]
 
     @property
-    def across(self) -> int:
+    def column_units(self) -> int:
         """The number of units of columns."""
         return self.units
 
+    def centred(self, rows: jax.Array, columns: jax.Array, real: int) -> tuple[jax.Array, jax.Array]:
+        """Moves a part of columns `(B, N, units, C)`, of which so many are real, to rows `(B, N, R, units)`."""
+        return rows, columns
+
     def columns_of(self, x: jax.Array, weights: Weights) -> jax.Array:
-        """Gives the units of columns `(B, N, across, C)` from `(B, N, units, C)` and each head's weights."""
+        """Gives the units of columns `(B, N, column_units, C)` from `(B, N, units, C)` and each head's weights."""
         return x
 
-    def gradients(self, rows: jax.Array, columns: jax.Array, weights: Weights, sums: Sums) -> Sums:
+    def gradients(self, rows: jax.Array, cols: jax.Array, weights: Weights, sums: Gradients) -> Gradients:
         """Completes what a kernel sums over pairs to the gradients of `(B, N, R, M)`, `(B, N, M, C)` and weights."""
         return sums
 
@@ -93,7 +97,7 @@ class ByUnits:
 
     def spread_columns_shape(self, width: int) -> tuple[int, int]:
         """Gives the shape that `spread_columns` makes."""
-        return STRIP * self.across, width
+        return STRIP * self.column_units, width
 
     def spread_columns(self, x: jax.Array) -> jax.Array:
         """Spreads `(M, C)` over `(8 M, C)`."""
@@ -136,11 +140,11 @@ class Rectified(ByUnits):
     The mixture of the b_m is one more unit of the columns, in place of a sum for each pair and unit. A ReLU's output is
     its input times its derivative. So a kernel needs no gradients of weights, and no weights in other gradients: it
     sums the scores' gradients over the pairs where units are positive, for rows and for columns; `gradients` has the
-    rest.
+    rest. The last sum, which is for c, has no use where there is none.
     """
 
     @property
-    def across(self) -> int:
+    def column_units(self) -> int:
         """The number of units of columns: those of rows, negative, and their mixture."""
         return self.units + 1
 
@@ -148,6 +152,11 @@ class Rectified(ByUnits):
     def learned(self) -> list[bool]:
         """Which arrays of `spread_weights` have a gradient: none."""
         return [False]
+
+    def centred(self, rows: jax.Array, columns: jax.Array, real: int) -> tuple[jax.Array, jax.Array]:
+        """Moves the columns' means to the rows: rounding is relative to |a_m| and |b_m|, which are then small."""
+        mean = columns.sum(-1) / real  # padding is zeros
+        return rows + mean[:, :, None], columns - mean[..., None]
 
     def columns_of(self, x: jax.Array, weights: Weights) -> jax.Array:
         """Gives −b_m and Σ w_m b_m + c, `(B, N, M + 1, C)`, from b_m and each head's weights."""
@@ -167,21 +176,21 @@ class Rectified(ByUnits):
         """Computes the scores `(8, C)` of a strip; its gradients are the sums that `gradients` takes."""
         return _rectified(len(self.network.units) > 1, rows, across, weights[0])
 
-    def gradients(self, rows: jax.Array, columns: jax.Array, weights: Weights, sums: Sums) -> Sums:
+    def gradients(self, rows: jax.Array, cols: jax.Array, weights: Weights, sums: Gradients) -> Gradients:
         """Completes the gradients: with the derivatives of ReLUs held, which are in the sums, scores are products."""
-        of_rows, of_columns, _ = sums
+        of_rows, of_cols, _ = sums
 
-        def total(rows, columns, weights):
+        def total(rows: jax.Array, cols: jax.Array, weights: Weights) -> jax.Array:
             mixing, offset, last = self._named(weights)
-            of_units = (rows * of_rows).sum((0, 2)) + (columns * of_columns[:, :, :-1]).sum((0, 3))
-            return (last * ((mixing * of_units).sum(-1) + offset * of_columns[:, :, -1].sum((0, 2)))).sum()
+            of_units = (rows * of_rows).sum((0, 2)) + (cols * of_cols[:, :, :-1]).sum((0, 3))
+            return (last * ((mixing * of_units).sum(-1) + offset * of_cols[:, :, -1].sum((0, 2)))).sum()
 
-        return jax.grad(total, (0, 1, 2))(rows, columns, weights)
+        return jax.grad(total, (0, 1, 2))(rows, cols, weights)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _rectified(outer: bool, rows: list[jax.Array], across: jax.Array, weights: jax.Array) -> jax.Array:
-    """Computes v relu(Σ w_m max(a_m, −b_m) + Σ w_m b_m + c), or the argument of its ReLU unless `outer`."""
+    """Computes v relu(x), or x unless `outer`, where x = Σ w_m max(a_m, −b_m) + Σ w_m b_m + c."""
     return _rectified_forward(outer, rows, across, weights)[0]
 
 
@@ -218,11 +227,11 @@ class Stacked:
     network: Network
     rounded: bool
 
-    columns_of, gradients = ByUnits.columns_of, ByUnits.gradients
+    centred, columns_of, gradients = ByUnits.centred, ByUnits.columns_of, ByUnits.gradients
 
     @property
     def together(self) -> int:
-        """How many parts of a tile are computed without a loop."""
+        """How many parts of a tile are computed without a loop, as compile time allows."""
         return 2**8 // self.units // (1 if self.rounded else 4)
 
     @property
@@ -230,7 +239,7 @@ class Stacked:
         """The number of units of rows and of columns, with padding."""
         return -(-self.network.units[0] // STRIP) * STRIP
 
-    across = units
+    column_units = units
 
     @property
     def stacked(self) -> int:

@@ -27,13 +27,13 @@ def names_of(form: ByUnits | Stacked) -> list[str]:
 def rows_together(plan: PairPlan, turned: bool) -> int:
     """Counts the rows that are computed without a loop, so that the compiler fills waits of one strip with others."""
     rows, across = plan.block[::-1] if turned else plan.block
-    strips = max(2, form_of(plan).together // -(-across // LANES))  # a register has 16 rows of bfloat16
+    strips = max(2, form_of(plan).together // -(-across // LANES))
     return _divisor(rows, STRIP * strips)
 
 
 def _divisor(rows: int, most: int) -> int:
-    """Finds the most rows, in whole strips, that divide `rows`."""
-    return next(size for size in range(most, 0, -STRIP) if rows % size == 0)
+    """Finds the most rows that divide `rows`, in whole registers of bfloat16, which have 16."""
+    return next(size for size in range(most // 16 * 16, 0, -16) if rows % size == 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,8 +148,8 @@ class TpuTile:
         size = _divisor(STRIP * len(starts), MULTIPLIED[self.turned]) // STRIP
         return [starts[index : index + size] for index in range(0, len(starts), size)]
 
-    def stored(self, starts: list[Any], shares: list[list[jax.Array]]) -> jax.Array:
-        """Stores the weights of adjacent strips, given in parts, and loads them as a factor of a product."""
+    def pack(self, starts: list[Any], shares: list[list[jax.Array]]) -> jax.Array:
+        """Packs the weights of adjacent strips, given in parts, into a factor of a product, by way of memory."""
         ref = self.ref["shares"]
         for index in range(0, len(starts), 2):  # a register has 16 rows of bfloat16
             two = shares[index : index + 2]

@@ -86,7 +86,7 @@ def backward(
     outputs = {
         "d_rows": _Part((batch, heads, keys, form.units), kind, (rows, form.units), _row),
         "d_value": _Part((batch, heads, keys, width), kind, (rows, width), _row),
-        "d_columns": _Part((batch, heads, form.across, queries), kind, (form.across, queries), whole),
+        "d_columns": _Part((batch, heads, form.column_units, queries), kind, (form.column_units, queries), whole),
     }
     learned = [name for name, learned in zip(names_of(form), form.learned, strict=True) if learned]
     for name in learned:
@@ -108,8 +108,9 @@ def backward(
     )
     units = plan.network.units[0]
     sums = tuple(found[f"d_{name}"].sum(0) if name in learned else None for name in names_of(form))
-    of_kernel = found["d_rows"], found["d_columns"], pull_weights(sums)
-    d_rows, d_columns, d_weights = form.gradients(operands.key.mT, operands.query.mT, operands.weights, of_kernel)
+    by_kernel = found["d_rows"], found["d_columns"], pull_weights(sums)
+    centred = _centred(plan, operands, turn=True)
+    d_rows, d_columns, d_weights = form.gradients(*centred, operands.weights, by_kernel)
     return operands._replace(
         query=d_columns[:, :, :units].mT,
         key=d_rows[..., :units].mT,
@@ -172,13 +173,13 @@ def _inputs(plan: PairPlan, operands: Operands, fixed: Fixed, *, turn: bool) -> 
     """
     form, block = form_of(plan), plan.block[::-1] if turn else plan.block
     rows, across = block
-    query, key = operands.query, operands.key
     spread, pull_weights = _spread_weights(form, operands.weights, min(across, LANES))
     padding = form.units - plan.network.units[0]
-    columns = form.columns_of(_pad(query.mT if turn else key, -2, padding), operands.weights)
+    of_rows, of_columns = _centred(plan, operands, turn)
+    of_columns = form.columns_of(_pad(of_columns, -2, padding), operands.weights)
     inputs = {
-        "rows": _Part.of(_pad(key.mT if turn else query, -1, padding), (rows, form.units), _row),
-        "across": _Part.of(columns, (form.across, across), _column),
+        "rows": _Part.of(_pad(of_rows, -1, padding), (rows, form.units), _row),
+        "across": _Part.of(of_columns, (form.column_units, across), _column),
         "value": _Part.of(operands.value, (block[not turn], operands.value.shape[-1]), _row if turn else _column_block),
     }
     for name, array in zip(names_of(form), spread, strict=True):
@@ -196,6 +197,13 @@ def _inputs(plan: PairPlan, operands: Operands, fixed: Fixed, *, turn: bool) -> 
         inputs["row_segments"] = _Part.of(of_rows, (rows, 1), lambda b, n, i, j: (b, i, 0))
         inputs["column_segments"] = _Part.of(of_columns, (1, across), lambda b, n, i, j: (b, 0, j))
     return inputs, pull_weights
+
+
+def _centred(plan: PairPlan, operands: Operands, turn: bool) -> tuple[jax.Array, jax.Array]:
+    """Gives the units of rows and of columns, which are queries and keys, or with `turn` the reverse."""
+    if turn:
+        return form_of(plan).centred(operands.key.mT, operands.query.mT, plan.queries)
+    return form_of(plan).centred(operands.query, operands.key, plan.keys)
 
 
 def _pad(x: jax.Array, axis: int, size: int) -> jax.Array:

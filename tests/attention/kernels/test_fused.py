@@ -12,6 +12,7 @@ from jax.nn import initializers
 from attention import Mask, UnsupportedError, attend, init
 from attention.kernels import fused, xla
 from attention.kernels.call import Call, common
+from attention.kernels.fused import tpu
 from attention.options import Options
 from attention.parameters import Parameter
 from attention.score import Score
@@ -270,3 +271,11 @@ for name, actual in zip(names, found, strict=True):
 @pytest.mark.more
 def test_on_eight_devices(run_python):
     run_python("-c", ON_A_MESH, devices=8)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "block"),
+    [(7, (8, 128)), (65, (128, 128)), (257, (128, 384)), (512, (256, 512)), (700, (256, 384)), (1024, (256, 512))],
+)
+def test_tiles_of_a_tpu_waste_little(tokens, block):
+    assert tpu.block_sizes(tokens, tokens) == block

@@ -16,7 +16,7 @@ from attention.forms import MLP
 from attention.kernels import mlp, xla
 from attention.kernels.arrays import precise
 from attention.kernels.call import Call, common
-from attention.kernels.mlp import gpu
+from attention.kernels.mlp import gpu, strips, tile, tpu
 from attention.options import Options
 from tests.attention.cases import assert_close
 from tests.sizes import more, once
@@ -136,9 +136,32 @@ def test_interpreted_equals_xla_with_all_gradients_to_ten_digits(case, x64):
     assert_close(both_passes(interpreted, arrays, **options), both_passes(all_pairs, arrays, **options), 1e-10)
 
 
+@pytest.mark.parametrize("units", [(2, 1), more((3, 2))])
+def test_in_parts_and_groups_equals_xla(units, monkeypatch, x64):
+    """Tiles of several parts and products, computed in a loop, with values wider than a part."""
+    monkeypatch.setattr(tile, "LANES", 8)
+    monkeypatch.setattr(tpu, "LANES", 8)
+    monkeypatch.setattr(tile, "MULTIPLIED", (32, 16))
+    for form in (strips.ByUnits, strips.Rectified):
+        monkeypatch.setattr(form, "together", 16)
+    arrays = inputs(units, shape=(2, 70, 50, 2), width=24, dtype=jnp.float64)
+    options = {"mask": Mask(causal=True, key_lengths=jnp.array([50, 31])), "rate": 0.3}
+    actual = both_passes(lambda call: mlp.attend(call, (64, 32)), arrays, **options)
+    assert_close(actual, both_passes(all_pairs, arrays, **options), 1e-10)
+
+
+def test_queries_and_keys_far_from_each_other_round_as_near_ones_do():
+    """Of a_m + b_m, a common part of the a_m may be undone by the b_m."""
+    arrays = inputs((2, 1))
+    moved = arrays | {"query": arrays["query"] + 1000.0, "key": arrays["key"] - 1000.0}
+    exact = both_passes(all_pairs, moved)
+    assert_close(both_passes(interpreted, moved), exact, 1e-5)
+
+
 @pytest.mark.more
-def test_in_bfloat16_is_as_near_to_float32_as_xla():
-    arrays, options = inputs((3, 2), dtype=jnp.bfloat16), {"mask": Mask(causal=True), "activation": "tanh"}
+@pytest.mark.parametrize(("units", "activation"), [((3, 2), "tanh"), ((2, 1), "relu")])
+def test_in_bfloat16_is_as_near_to_float32_as_xla(units, activation):
+    arrays, options = inputs(units, dtype=jnp.bfloat16), {"mask": Mask(causal=True), "activation": activation}
     single = jax.tree.map(lambda x: x.astype(jnp.float32), arrays)
     chex.assert_trees_all_equal(*(pair_scores(call_of(x, **options)) for x in (arrays, single)))
     exact = both_passes(all_pairs, single, **options)
@@ -260,16 +283,20 @@ from attention import Mask
 from attention.kernels import mlp
 from tests.attention.kernels import test_mlp as own
 
-arrays = own.inputs((3, 2), per_head=True, bias=(1, 2, 1, 27), shape=(4, 20, 27, 2))
-options = {"mask": Mask(causal=True, key_lengths=np.array([3, 27, 0, 20])), "rate": 0.3}
-expected = own.both_passes(own.all_pairs, arrays, **options)
-mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
-with jax.set_mesh(mesh):
-    split = NamedSharding(mesh, P(("data", "fsdp"), None, "tensor"))
+def equal_on_a_mesh(arrays, options, split):
+    expected = own.both_passes(own.all_pairs, arrays, **options)
     placed = arrays | {name: jax.device_put(arrays[name], split) for name in ("query", "key", "value")}
     actual = own.both_passes(own.interpreted, placed, **options)
     assert actual[0].sharding.spec == split.spec, actual[0].sharding
     own.assert_close(actual, expected, 2e-5)
+
+arrays = own.inputs((3, 2), per_head=True, bias=(1, 2, 1, 27), shape=(4, 20, 27, 2))
+options = {"mask": Mask(causal=True, key_lengths=np.array([3, 27, 0, 20])), "rate": 0.3}
+mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+with jax.set_mesh(mesh):
+    split = NamedSharding(mesh, P(("data", "fsdp"), None, "tensor"))
+    equal_on_a_mesh(arrays, options, split)
+    equal_on_a_mesh(own.inputs((3, 1), shape=(4, 20, 27, 2)), options, split)
     del arrays["bias"]
     for platform, name, target in (("tpu", "tpu", "tpu_custom_call"), ("cuda", "gpu", "mosaic_gpu_v2")):
         run = jax.jit(lambda arrays: mlp.attend(own.call_of(arrays, **options), platform=name)[0])
