@@ -95,10 +95,17 @@ ROOTS = {
     "pallas": ("kernels.mlp", "kernels.fused"),
     "recurrence": ("recurrences.state", "recurrences.gated", "recurrences.selective", "recurrences.retention"),
 }
-COMPUTE_NOTHING = ("attention", *(f"attention.{name}" for name in ("errors", "kernels.choose", "operations", "score")))
+COMPUTE_NOTHING = (
+    "attention",
+    "attention.errors",
+    "attention.kernels.choose",
+    "attention.operations",
+    "attention.score",
+)
+FOR_TPUS = ("attention.kernels.mlp.tpu", "attention.kernels.fused.tpu")  # and what only they import
+LEFT_OUT = COMPUTE_NOTHING + FOR_TPUS
 # Digests of earlier sources of which a GPU runs the same, by `python -m benchmarks.compilers.traced` at both commits.
 SAME = {"0f8c3a2ba11f": "99ce4e693087"}  # only what TPUs run has changed
-LEFT_OUT = (*COMPUTE_NOTHING, "attention.kernels.mlp.tpu", "attention.kernels.fused.tpu")  # which no GPU runs
 
 
 @functools.cache

@@ -234,7 +234,7 @@ def marks(rows: Iterable[Row]) -> str:
 
 
 def is_stale(row: Row) -> bool:
-    """Tells whether a version of our code made a row of which a GPU runs something else than of this one."""
+    """Tells whether a GPU would now run something else than what made a row."""
     return "digest" in row and about.SAME.get(row["digest"], row["digest"]) != about.digest(row["made_by"])
 
 

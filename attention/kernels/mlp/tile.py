@@ -162,7 +162,10 @@ class TpuTile:
         """Runs `compute(first rows of strips, whole)` for several strips at a time, without masks if possible."""
         if "dense" in self.ref:  # a register has 32 rows of int8, of which a strip cannot be cut
             self.ref["allowed"][...] = self.ref["dense"][...].astype(jnp.int32)
-        run = lambda whole: self._strips(lambda starts: compute(starts, whole))  # noqa: E731
+
+        def run(whole: bool) -> None:
+            self._strips(lambda starts: compute(starts, whole))
+
         whole = self.whole()
         if isinstance(whole, bool):
             run(whole)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from attention.kernels.fused.tpu import bytes_of
 from attention.kernels.loops.plan import even
 from attention.kernels.mlp.network import Fixed, Network, Operands, PairPlan
 from attention.kernels.mlp.passes import backward_kernel, forward_kernel
@@ -267,18 +267,13 @@ def _launch(
         ),
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "arbitrary", "arbitrary"),
-            vmem_limit_bytes=sum(map(_bytes, held)) + 2**23,
+            vmem_limit_bytes=sum(map(bytes_of, held)) + 2**23,
         ),
         interpret=plan.platform == "interpret",
         name=kernel.__name__.strip("_"),
     )
     scalars = fixed.offset, fixed.lengths, fixed.seed, fixed.sequence.reshape(-1)
     return call(*scalars, *(part.array for part in inputs.values()))
-
-
-def _bytes(shape: tuple[int, ...]) -> int:
-    """Counts the bytes of a block of float32 in fast memory, in whole registers."""
-    return 4 * math.prod(shape[:-2]) * (-(-shape[-2] // STRIP) * STRIP) * (-(-shape[-1] // LANES) * LANES)
 
 
 def _by_queries(plan: PairPlan, scalars: dict[str, Any], b, i, y, tiles: int):
