@@ -21,7 +21,7 @@ from attention.kernels.call import Call, check_implementation, common
 from attention.operations import Cost
 from attention.options import Options
 from attention.parameters import Parameter, Params, Sizes, lift
-from attention.recurrences.state import Marks, cut_chunks, solved
+from attention.recurrences.state import Marks, cut_chunks, inverted, solved
 from attention.recurrences.surrounded import convolved
 from attention.score import Mixer, Traits
 from attention.types import Count
@@ -125,7 +125,7 @@ def _scores(
     inner = None
     if size > 1:
         overlap, met = (jnp.tril(erase @ x.mT, -1) for x in (direction, key))
-        both = solved(overlap, jnp.concatenate([met, erase], -1))
+        both = solved(overlap, inverted(overlap), jnp.concatenate([met, erase], -1))
         inner, erase = both[..., :size], both[..., size:]
     at = lift(first + jnp.arange(queries)[:, None], query.ndim)
 

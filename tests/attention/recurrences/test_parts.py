@@ -130,6 +130,23 @@ def test_a_sequence_in_parts_is_the_whole_with_its_last_state_and_all_gradients(
     chex.assert_trees_all_close(whole[0][1][0], attend(mixer, *drawn(mixer)), rtol=0, atol=1e-9)
 
 
+CHUNKED = [name for name, mixer in MIXERS.items() if "chunked" in mixer.implementations]
+
+
+@pytest.mark.parametrize("name", once(CHUNKED, ["delta_product", "kimi_delta", "mamba3 layer"]))
+def test_what_a_gpu_computes_for_all_chunks_at_once_is_what_a_loop_computes(monkeypatch, name):
+    mixer = MIXERS[name]
+    segments = {"query_segments": SEGMENTS, "key_segments": SEGMENTS}
+
+    def read(weights, arrays):
+        documents = attend(mixer, weights, arrays, "chunked", key_lengths=jnp.array([LENGTH, 8]), **segments)
+        return documents, in_parts(mixer, weights, arrays, (5, LENGTH))
+
+    looped = outcome(read, *drawn(mixer))
+    monkeypatch.setattr(state, "platform", lambda: "gpu")
+    chex.assert_trees_all_close(outcome(read, *drawn(mixer)), looped, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("name", once(MIXERS, ["state_space layer"]))
 def test_a_state_has_a_gradient_of_its_own(name):
     """By central differences along one direction."""
