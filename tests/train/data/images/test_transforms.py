@@ -8,7 +8,6 @@ from scipy import ndimage
 from attention.errors import UsageError
 from train.data.draws import Draws
 from train.data.images import transforms
-from train.data.images.transforms import TRANSFORMS
 
 
 @pytest.fixture
@@ -39,19 +38,7 @@ class TestFixed:
         np.testing.assert_array_equal(run("pad(to=12)", image), np.pad(image, ((1, 2), (2, 3), (0, 0))))
         np.testing.assert_array_equal(run("center_crop(size=5)", image), image[2:7, 1:6])
 
-    @pytest.mark.parametrize(
-        ("spec", "message"),
-        [
-            ("normalise(mean=(0.5, 0.5), std=1.0)", "the images have 3 channels: give one number, or one per channel"),
-            ("pad(to=8)", r"pad\(to=8\) is smaller than an image of 9×7"),
-            ("center_crop(size=8)", r"center_crop\(size=8\) is larger than an image of 9×7"),
-        ],
-    )
-    def test_images_that_do_not_fit(self, image, spec, message):
-        with pytest.raises(UsageError, match=message):
-            run(spec, image)
-
-    @pytest.mark.parametrize("channels", [1, 2, 3, 4])
+    @pytest.mark.parametrize("channels", [3, 4])
     def test_resize_up_is_bilinear(self, channels):
         image = np.random.default_rng(0).integers(0, 256, (4, 6, channels), np.uint8)
         out = run("resize(size=12)", image)
@@ -62,18 +49,11 @@ class TestFixed:
             expected = ndimage.map_coordinates(image[..., c].astype(float), grid, order=1)
             np.testing.assert_allclose(out[..., c], expected, atol=1.01)
 
-    def test_resize_down_is_antialiased(self):
-        stripes = np.zeros((64, 64, 1), np.uint8)
-        stripes[:, ::2] = 255
-        np.testing.assert_allclose(run("resize(size=8)", stripes).astype(float), 127.5, atol=8)
-
 
 class TestRandom:
     def test_flip(self, image):
         np.testing.assert_array_equal(run("flip(p=1.0)", image), image[:, ::-1])
         np.testing.assert_array_equal(run("flip(p=0.0)", image), image)
-        flips = [not np.array_equal(run("flip", image, seed), image) for seed in range(400)]
-        assert 160 < sum(flips) < 240
 
     def test_pad_crop_is_every_shift_equally_often(self, image):
         padded = np.pad(image, ((1, 1), (1, 1), (0, 0)))
@@ -92,7 +72,7 @@ class TestRandom:
         rows, columns = np.mgrid[:200, :200]
         image = np.stack([columns, rows, 0 * rows], axis=-1).astype(np.uint8)
         shares, ratios, lefts = [], [], []
-        for seed in range(300):
+        for seed in range(200):
             out = run("random_resized_crop(size=100, scale=(0.2, 0.5))", image, seed).astype(float)
             width = (out[50, 90, 0] - out[50, 10, 0]) / 80 * 100
             height = (out[90, 50, 1] - out[10, 50, 1]) / 80 * 100
@@ -109,18 +89,14 @@ class TestRandom:
     def test_random_resized_crop_of_a_strip(self):
         """No part of a strip has such a shape and area, so the largest within the ratio is taken."""
         strip = np.tile(np.arange(100, dtype=np.uint8)[None, :, None], (2, 1, 3))
-        for seed in range(20):
-            out = run("random_resized_crop(size=8, scale=(1.0, 1.0))", strip, seed)
-            assert out.shape == (8, 8, 3)
-            assert int(out.max()) - int(out.min()) <= 3
+        out = run("random_resized_crop(size=8, scale=(1.0, 1.0))", strip)
+        assert out.shape == (8, 8, 3)
+        assert int(out.max()) - int(out.min()) <= 3
 
     def test_brightness_contrast_and_saturation(self, image):
         """Contrast keeps the mean and scales the spread; saturation 0 is Pillow's grey, and grey stays."""
-        for seed in range(20):
-            factor = Draws(seed).uniform(0.6, 1.4)
-            out = run("colour_jitter(brightness=0.4)", image, seed)
-            np.testing.assert_allclose(out, np.clip(image * factor, 0, 255), atol=0.51)
-
+        out = run("colour_jitter(brightness=0.4)", image)
+        np.testing.assert_allclose(out, np.clip(image * Draws(0).uniform(0.6, 1.4), 0, 255), atol=0.51)
         dull, ratios = np.random.default_rng(0).integers(90, 160, (20, 20, 1), np.uint8), []
         for seed in range(50):
             out = run("colour_jitter(contrast=0.5)", dull, seed).astype(float)
@@ -135,41 +111,20 @@ class TestRandom:
         np.testing.assert_array_equal(run("colour_jitter(saturation=0.9)", dull), dull)
 
     def test_rotate(self):
-        image = smooth(41, 41)
-        for seed in range(5):
-            angle = Draws(seed).uniform(-30, 30)
-            expected = ndimage.rotate(image[..., 0].astype(float), angle, reshape=False, order=1)
-            out = run("rotate(degrees=30)", image, seed)[..., 0]
-            np.testing.assert_allclose(out[8:33, 8:33], expected[8:33, 8:33], atol=2)
+        image, angle = smooth(41, 41), Draws(3).uniform(-30, 30)
+        expected = ndimage.rotate(image[..., 0].astype(float), angle, reshape=False, order=1)
+        out = run("rotate(degrees=30)", image, 3)[..., 0]
+        np.testing.assert_allclose(out[8:33, 8:33], expected[8:33, 8:33], atol=2)
 
     def test_zoom(self):
-        image = smooth(40, 60)
-        for seed in range(5):
-            draw = Draws(seed)
-            high, wide = 1 + draw.uniform(-0.3, 0.3), 1 + draw.uniform(-0.3, 0.3)
-            rows = 20 + (np.arange(40) + 0.5 - 20) * high - 0.5
-            columns = 30 + (np.arange(60) + 0.5 - 30) * wide - 0.5
-            grid = np.meshgrid(rows, columns, indexing="ij")
-            expected = ndimage.map_coordinates(image[..., 0].astype(float), grid, order=1)
-            out = run("zoom(factor=0.3)", image, seed)[..., 0]
-            np.testing.assert_allclose(out[8:32, 8:52], expected[8:32, 8:52], atol=2)
-
-    @pytest.mark.parametrize("name", sorted(name for name, transform in TRANSFORMS.items() if transform.random))
-    def test_randomness_comes_from_the_draws_alone(self, name):
-        image = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
-        options = {
-            "random_resized_crop": "(size=8)",
-            "rotate": "(degrees=20)",
-            "zoom": "(factor=0.2)",
-            "colour_jitter": "(brightness=0.5, contrast=0.5, saturation=0.5)",
-        }
-        spec = name + options.get(name, "")
-        before = image.copy()
-        outs = [run(spec, image, seed) for seed in range(8)]
-        for seed, out in enumerate(outs):
-            np.testing.assert_array_equal(out, run(spec, image, seed))
-        assert len({out.tobytes() for out in outs}) > 1
-        np.testing.assert_array_equal(image, before)
+        image, draw = smooth(40, 60), Draws(3)
+        high, wide = 1 + draw.uniform(-0.3, 0.3), 1 + draw.uniform(-0.3, 0.3)
+        rows = 20 + (np.arange(40) + 0.5 - 20) * high - 0.5
+        columns = 30 + (np.arange(60) + 0.5 - 30) * wide - 0.5
+        grid = np.meshgrid(rows, columns, indexing="ij")
+        expected = ndimage.map_coordinates(image[..., 0].astype(float), grid, order=1)
+        out = run("zoom(factor=0.3)", image, 3)[..., 0]
+        np.testing.assert_allclose(out[8:32, 8:52], expected[8:32, 8:52], atol=2)
 
 
 def test_transforms_are_applied_from_left_to_right():
@@ -180,27 +135,14 @@ def test_transforms_are_applied_from_left_to_right():
     assert (after[0, 0, 0], after[1, 1, 0]) == (0, 1)
 
 
-def test_without_normalise_images_are_scaled_to_one():
-    image = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
-    out = transforms.apply(transforms.parse("flip(p=1.0)"), image, Draws())
-    assert out.dtype == np.float32
-    np.testing.assert_allclose(out, image[:, ::-1] / 255, atol=1e-7)
-
-
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
         ("filp", r"Unknown image transform 'filp'\. Did you mean 'flip'\? Valid: center_crop, colour_jitter, flip"),
-        ("pad_crop(padding=-1)", "padding of pad_crop must be at least 0 and at most 16384, but it is -1"),
-        (
-            "random_resized_crop(size=8, scale=(0.5, 0.1))",
-            r"scale of random_resized_crop must be a low bound, then a high one, but it is \(0.5, 0.1\)",
-        ),
+        ("random_resized_crop(size=8, scale=(0.5, 0.1))", "scale of .* must be a low bound, then a high one, but it"),
         ("normalise(mean=0.5, std=0)", "std of normalise must be at most 16384 and above 0, but it is 0"),
         ("normalise(mean=(0.5, 0.5), std=(1.0, 1.0, 1.0))", "normalise needs as many means as stds"),
         ("normalise(mean=0.5, std=1)|rotate(degrees=5)", "rotate cannot come after normalise in .*; put it before"),
-        ("normalise(mean=0.5, std=1)*2", "normalise cannot come after normalise"),
-        ("cycle(flip)", r"'cycle\(flip\)' has a cycle, but no layers to repeat in"),
     ],
 )
 def test_mistakes(spec, message):
@@ -208,25 +150,23 @@ def test_mistakes(spec, message):
         transforms.parse(spec)
 
 
-class TestOutputShape:
-    @pytest.mark.parametrize(
-        ("spec", "shape", "expected"),
-        [
-            ("", (8, 8, 1), (8, 8, 1)),
-            ("pad(to=32)|pad_crop(padding=4)|flip", (28, 28, 1), (32, 32, 1)),
-            ("resize(size=16, keep_aspect=True)", (8, 4, 3), (32, 16, 3)),
-            ("resize(size=14, keep_aspect=True)", (7, 9, 3), (14, 18, 3)),
-            ("random_resized_crop(size=112)|flip", (0, 0, 3), (112, 112, 3)),
-            ("resize(size=128, keep_aspect=True)|center_crop(size=112)", (0, 0, 3), (112, 112, 3)),
-            ("resize(size=24)", (0, 0, 1), (24, 24, 1)),
-        ],
-    )
-    def test_known(self, spec, shape, expected):
-        assert transforms.output_shape(transforms.parse(spec), shape) == expected
-
-    @pytest.mark.parametrize("spec", ["", "flip", "resize(size=128, keep_aspect=True)"])
-    def test_varying(self, spec):
-        with pytest.raises(UsageError, match=r"differ in size and the transforms leave it so: end data.train_trans"):
-            transforms.output_shape(transforms.parse(spec), (0, 0, 3))
-        with pytest.raises(UsageError, match="is larger than an image of 1×1; put a resize before it"):
-            transforms.output_shape(transforms.parse("center_crop(size=224)"), (0, 0, 3))
+@pytest.mark.parametrize(
+    ("spec", "shape", "expected"),
+    [
+        ("pad(to=32)|pad_crop(padding=4)|flip", (28, 28, 1), (32, 32, 1)),
+        ("resize(size=14, keep_aspect=True)", (7, 9, 3), (14, 18, 3)),
+        ("resize(size=128, keep_aspect=True)|center_crop(size=112)", (0, 0, 3), (112, 112, 3)),
+        ("flip", (0, 0, 3), "differ in size and the transforms leave it so: end data.train_transforms"),
+        ("resize(size=128, keep_aspect=True)", (0, 0, 3), "differ in size and the transforms leave it so"),
+        ("center_crop(size=224)", (0, 0, 3), "is larger than an image of 1×1; put a resize before it"),
+        ("pad(to=8)", (9, 7, 3), "is smaller than an image of 9×7"),
+        ("normalise(mean=(0.5, 0.5), std=1.0)", (9, 7, 3), "the images have 3 channels: give one number, or one per"),
+    ],
+)
+def test_the_shape_after_transforms_is_known_unless_images_differ_in_it_or_do_not_fit(spec, shape, expected):
+    chain = transforms.parse(spec)
+    if isinstance(expected, tuple):
+        assert transforms.output_shape(chain, shape) == expected
+    else:
+        with pytest.raises(UsageError, match=expected):
+            transforms.output_shape(chain, shape)
