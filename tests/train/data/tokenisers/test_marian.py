@@ -2,9 +2,8 @@
 
 import io
 import json
-import pickle
+import shutil
 
-import numpy as np
 import pytest
 import sentencepiece
 
@@ -41,114 +40,90 @@ def train(texts, size):
 
 def write(folder):
     """Writes the tokenisers of a tiny Marian model as published: few ids are in sentencepiece's order."""
-    models = {"source.spm": train(GERMAN, 60), "target.spm": train(ENGLISH, 55)}
     pieces = ["</s>", "<unk>", ">>fr<<"]
-    for name, spm in models.items():
+    for name, spm in {"source.spm": train(GERMAN, 60), "target.spm": train(ENGLISH, 55)}.items():
         (folder / name).write_bytes(spm)
         processor = sentencepiece.SentencePieceProcessor(model_proto=spm)
         pieces += sorted(processor.id_to_piece(i) for i in range(3, processor.vocab_size()))
     pieces = list(dict.fromkeys(pieces))
     pieces.remove("!")  # a piece that the vocabulary does not have
-    vocabulary = {piece: i for i, piece in enumerate([*pieces, "<pad>"])}
-    (folder / "vocab.json").write_text(json.dumps(vocabulary))
-    return models, vocabulary
+    (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate([*pieces, "<pad>"])}))
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory):
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("marian")
-    return folder, *write(folder)
+    write(folder)
+    return folder
 
 
-@pytest.fixture(scope="module", params=["source.spm", "target.spm"])
-def side(request, published):
-    """The tokeniser of one side, sentencepiece's own, and the vocabulary."""
-    folder, models, vocabulary = published
-    processor = sentencepiece.SentencePieceProcessor(model_proto=models[request.param])
-    return tokenisers.make(f"marian:{folder}/{request.param}"), processor, vocabulary
+@pytest.fixture(scope="module")
+def vocabulary(folder):
+    return json.loads((folder / "vocab.json").read_text())
 
 
-def test_ids_are_the_vocabularys_of_sentencepieces_pieces(side):
-    tokeniser, processor, vocabulary = side
+@pytest.fixture(scope="module")
+def source(folder):
+    return tokenisers.make(f"marian:{folder}/source.spm")
+
+
+def test_ids_are_the_vocabularys_of_sentencepieces_pieces(source, folder, vocabulary):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=(folder / "source.spm").read_bytes())
     for text in TEXTS:
         language, rest = ([text[:6]], text[6:]) if text.startswith(">>") else ([], text)
         pieces = [*language, *processor.encode(rest, out_type=str)]
         expected = [vocabulary.get(piece, vocabulary["<unk>"]) for piece in pieces]
-        ids = tokeniser.encode(text)
-        assert ids.dtype == np.int32
-        assert ids.tolist() == expected
-    assert tokeniser.encode(">>fr<< x")[0] == vocabulary[">>fr<<"]
-    assert tokeniser.encode(">>xx<< x")[0] == vocabulary["<unk>"]
+        assert source.encode(text).tolist() == expected
+    assert source.encode(">>fr<< x")[0] == vocabulary[">>fr<<"]
+    assert source.encode(">>xx<< x")[0] == vocabulary["<unk>"]
 
 
-def test_both_sides_share_ids_but_cut_their_own_pieces(published):
-    folder, _, vocabulary = published
-    source, target = (tokenisers.make(f"marian:{folder}/{side}.spm") for side in ("source", "target"))
+def test_both_sides_share_ids_but_cut_their_own_pieces(source, folder, vocabulary):
+    target = tokenisers.make(f"marian:{folder}/target.spm")
     assert source.size == target.size == len(vocabulary)
     assert source.special == target.special
     assert source.special == {"pad": len(vocabulary) - 1, "unknown": 1, "end": 0, "start": len(vocabulary) - 1}
     assert len(source.encode(GERMAN[0])) < len(target.encode(GERMAN[0]))
 
 
-def test_texts_come_back(side):
-    tokeniser, processor, _ = side
-    text = (GERMAN if processor.encode(GERMAN[0], out_type=str)[0] == "▁Die" else ENGLISH)[0]
-    ids = tokeniser.encode(text)
-    marks = [tokeniser.special[name] for name in ("start", "unknown", "end", "pad")]
-    assert tokeniser.decode([marks[0], *ids, *marks[1:]]) == tokeniser.decode(ids) == text
-    assert tokeniser.decode([]) == tokeniser.decode(marks) == ""
-
-
-def test_no_text_turns_into_marks(side):
-    tokeniser, *_ = side
+def test_texts_come_back_without_marks_and_no_text_turns_into_marks(source):
+    ids = source.encode(GERMAN[0])
+    marks = [source.special[name] for name in ("start", "unknown", "end", "pad")]
+    assert source.decode([marks[0], *ids, *marks[1:]]) == source.decode(ids) == GERMAN[0]
+    assert source.decode([]) == source.decode(marks) == ""
     for text in ("</s>", "<pad>", "a <pad> b</s>", ">></s><< c"):
-        assert not {tokeniser.special["pad"], tokeniser.special["end"]} & set(tokeniser.encode(text).tolist())
+        assert not {source.special["pad"], source.special["end"]} & set(source.encode(text).tolist())
 
 
-def test_json_and_pickles_come_back(side):
-    tokeniser, *_ = side
-    for copy in (tokenisers.loads(tokeniser.dumps()), pickle.loads(pickle.dumps(tokeniser))):
-        assert copy.dumps() == tokeniser.dumps()
-        assert (copy.size, copy.special) == (tokeniser.size, tokeniser.special)
-        for text, ids in zip(TEXTS, copy.encode_batch(TEXTS), strict=True):
-            np.testing.assert_array_equal(ids, tokeniser.encode(text))
-            assert copy.decode(ids) == tokeniser.decode(ids)
+def test_json_comes_back_unless_it_is_damaged(source):
+    copy = tokenisers.loads(source.dumps())
+    assert (copy.dumps(), copy.size, copy.special) == (source.dumps(), source.size, source.special)
+    with pytest.raises(UsageError, match="This is not a Marian tokeniser"):
+        tokenisers.loads(json.dumps(json.loads(source.dumps()) | {"spm": "!"}))
 
 
-@pytest.mark.parametrize("spec", ["marian:", "marian:folder", "marian:folder/vocab.json", "marian:source.spm"])
-def test_other_specs_are_one_sentence_and_nothing_is_opened_to_tell(spec):
+def test_other_specs_are_one_sentence_and_nothing_is_opened_to_tell():
     tokenisers.check("marian:Helsinki-NLP/opus-mt-de-en/source.spm")
     assert not tokenisers.needs_fitting("marian:Helsinki-NLP/opus-mt-de-en/target.spm")
-    for act in (tokenisers.check, tokenisers.make):
+    for spec in ("marian:folder/vocab.json", "marian:source.spm"):
         with pytest.raises(UsageError, match=r"write marian:FOLDER/source\.spm or marian:FOLDER/target\.spm"):
-            act(spec)
+            tokenisers.check(spec)
 
 
 @pytest.mark.parametrize(
     ("file", "content", "sentence"),
     [
         ("source.spm", b"no model", r"sentencepiece cannot read this model"),
+        ("source.spm", None, r"has no source\.spm"),
         ("vocab.json", b"{", r"vocab.json is damaged \("),
-        ("vocab.json", b"[1]", r"vocab.json is damaged \(no object"),
         ("vocab.json", b'{"a": "b"}', r"must be a JSON object of pieces and their ids"),
         ("vocab.json", b'{"</s>": 0, "a": 1}', r"must have <pad>, <unk>, but this one does not"),
     ],
 )
-def test_damaged_files_are_one_sentence(tmp_path, published, file, content, sentence):
-    for name, spm in published[1].items():
-        (tmp_path / name).write_bytes(spm)
-    (tmp_path / "vocab.json").write_text(json.dumps(published[2]))
-    (tmp_path / file).write_bytes(content)
-    with pytest.raises(UsageError, match=sentence) as error:
-        tokenisers.make(f"marian:{tmp_path}/source.spm")
-    assert str(tmp_path) in str(error.value)
-    (tmp_path / "source.spm").unlink()
-    with pytest.raises(UsageError, match=r"has no source\.spm"):
-        tokenisers.make(f"marian:{tmp_path}/source.spm")
-
-
-def test_damaged_json_is_one_sentence(side):
-    fields = json.loads(side[0].dumps())
-    for changes in ({"spm": "!"}, {"spm": 3}):
-        with pytest.raises(UsageError, match="This is not a Marian tokeniser"):
-            tokenisers.loads(json.dumps(fields | changes))
+def test_damaged_files_are_one_sentence(tmp_path, folder, file, content, sentence):
+    shutil.copytree(folder, tmp_path / "damaged")
+    (tmp_path / "damaged" / file).unlink()
+    if content:
+        (tmp_path / "damaged" / file).write_bytes(content)
+    with pytest.raises(UsageError, match=sentence):
+        tokenisers.make(f"marian:{tmp_path}/damaged/source.spm")

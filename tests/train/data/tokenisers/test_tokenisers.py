@@ -1,7 +1,6 @@
-import collections
 import json
 import pickle
-import re
+import string
 
 import numpy as np
 import pytest
@@ -32,30 +31,25 @@ def tokeniser(request):
 
 
 class TestAll:
-    def test_training_again_json_and_pickles_give_the_same(self, tokeniser, request):
+    def test_training_again_json_files_and_pickles_give_the_same(self, tokeniser, request, tmp_path):
         trained = make(request.node.callspec.params["tokeniser"], TEXTS)
-        for copy in (trained, loads(tokeniser.dumps()), pickle.loads(pickle.dumps(tokeniser))):
+        (tmp_path / "t.json").write_text(tokeniser.dumps(), encoding="utf-8")
+        assert not tokenisers.needs_fitting(f"file:{tmp_path}/t.json")
+        for copy in (trained, make(f"file:{tmp_path}/t.json"), pickle.loads(pickle.dumps(tokeniser))):
             assert copy.dumps() == tokeniser.dumps()
             assert (copy.size, copy.special) == (tokeniser.size, tokeniser.special)
             for text in [*TEXTS, "other words"]:
                 np.testing.assert_array_equal(copy.encode(text), tokeniser.encode(text))
 
-    def test_ids_are_below_the_size_and_no_mark_comes_from_text(self, tokeniser):
+    def test_ids_are_below_the_size_and_marks_are_not_text(self, tokeniser):
         marks = {i for name, i in tokeniser.special.items() if name != "unknown"}
         for ids, text in zip(tokeniser.encode_batch(TEXTS), TEXTS, strict=True):
             np.testing.assert_array_equal(ids, tokeniser.encode(text))
-            assert ids.dtype == np.int32
-            assert len(ids) > 3
-            assert ids.min() >= 0
-            assert ids.max() < tokeniser.size
+            assert 0 <= ids.min() <= ids.max() < tokeniser.size
             assert not marks & set(ids.tolist())
 
-    def test_decoding_leaves_out_special_tokens(self, tokeniser):
-        ids = tokeniser.encode(TEXTS[0])
-        marks = [i for name, i in tokeniser.special.items() if name != "unknown"]
-        assert tokeniser.decode([*marks, *ids, *marks]) == tokeniser.decode(ids) != ""
-        assert tokeniser.decode([]) == ""
-        assert tokeniser.encode("").shape == (0,)
+        marked = [*marks, *tokeniser.encode(TEXTS[0]), *marks]
+        assert tokeniser.decode(marked) == tokeniser.decode(tokeniser.encode(TEXTS[0])) != ""
 
 
 def test_bytes_are_utf8():
@@ -71,19 +65,10 @@ def words_of(tokeniser):
 
 
 class TestWords:
-    def test_vocabulary_is_that_of_a_counter(self):
-        """Keras' own expression standardises the texts."""
-        keras = r'[!"#$%&()\*\+,-\./:;<=>?@\[\\\]^_`{|}~\']'
-        counts = collections.Counter(word for text in TEXTS for word in re.sub(keras, "", text.lower()).split())
-        expected = sorted(counts, key=lambda word: (-counts[word], word))
-        assert words_of(make("words(size=12)", TEXTS)) == expected[:10]
-        assert words_of(make("words", TEXTS)) == expected
-        assert expected[:2] == ["the", "a"]
-
     @pytest.mark.parametrize(
         ("options", "texts", "words", "text", "ids"),
         [
-            ("size=6", ["b a a, c b A!"], "a b c", "C, a zebra (b)", [4, 2, 1, 3]),
+            ("size=6", ["b a a, c b A!"], "a b c", f"C, a zebra (b) {string.punctuation}", [4, 2, 1, 3]),
             ("size=7, marks=True", ["b a a c b A"], "a b", "a b c", [5, 6, 1]),
             ("size=1000", ["a b"], "a b", "b\x1ca\u2028b\u00a0 \t", [3, 2, 3]),
             ("lower=False, strip=False", ["The <unk> , the . ."], ". , <unk> The the", "the <unk> [ PAD ] [UNK]", None),
@@ -119,75 +104,55 @@ class TestSubwords:
         assert "".join(pieces[i].removeprefix("##") for i in tokeniser.encode("slowest")) == "slowest"
         assert tokeniser.encode("xyz").tolist() == [tokeniser.special["unknown"]]
 
-    def test_sizes_and_special_names(self):
-        names = {"pad", "mask", "start", "end"}
-        for spec, more in (("bpe(size=300)", set()), ("wordpiece(size=100)", {"unknown"})):
-            tokeniser = make(spec, TEXTS)
-            assert f"(size={tokeniser.size})" in spec
-            assert tokeniser.special.keys() == names | more
-
-    def test_the_package_reads_what_we_write_and_its_padding_and_truncation_are_ignored(self):
-        tokeniser = make("bpe(size=300)", TEXTS)
-        theirs = tokenizers.Tokenizer.from_str(tokeniser.dumps())
-        assert theirs.encode("The cat sat").ids == tokeniser.encode("The cat sat").tolist()
+    def test_padding_and_truncation_of_a_published_tokeniser_are_ignored(self):
+        theirs = tokenizers.Tokenizer.from_str(make("bpe(size=300)", TEXTS).dumps())
         theirs.enable_truncation(2)
         theirs.enable_padding(length=9)
         assert len(loads(theirs.to_str()).encode(TEXTS[0])) > 9
 
 
-class TestFiles:
-    def test_a_file_gives_the_same(self, tmp_path, tokeniser):
-        (tmp_path / "t.json").write_text(tokeniser.dumps(), encoding="utf-8")
-        assert make(f"file:{tmp_path}/t.json").dumps() == tokeniser.dumps()
-        assert not tokenisers.needs_fitting(f"file:{tmp_path}/t.json")
-
-    @pytest.mark.parametrize(
-        ("content", "message"),
-        [
-            (b"{", r"cannot be used: The tokeniser is damaged \(Expecting"),
-            (b"[1]", r"The tokeniser is damaged \(no object"),
-            (b'{"kind": "words"}', "This is not a tokeniser"),
-            (b'{"model": 3}', "The package tokenizers cannot read this tokeniser"),
-            (b"\xff\xfe\0", r"t.json cannot be read \(.*names it as a tokeniser"),
-            (None, r"t.json cannot be read \(.*names it as a tokeniser"),
-        ],
-    )
-    def test_no_tokeniser(self, tmp_path, content, message):
-        if content is not None:
-            (tmp_path / "t.json").write_bytes(content)
-        with pytest.raises(UsageError, match=message):
-            make(f"file:{tmp_path}/t.json")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"cannot be used: The tokeniser is damaged \(Expecting"),
+        ('{"kind": "words"}', "This is not a tokeniser"),
+        ('{"model": 3}', "The package tokenizers cannot read this tokeniser"),
+        (None, r"t.json cannot be read \(.*names it as a tokeniser"),
+    ],
+)
+def test_a_file_that_is_no_tokeniser_is_said(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "t.json").write_text(content)
+    with pytest.raises(UsageError, match=message):
+        make(f"file:{tmp_path}/t.json")
 
 
-class TestHub:
-    def test_without_network(self, monkeypatch):
-        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        with pytest.raises(UsageError, match=r"of 'no/such', which data.target_tokeniser names"):
-            make("hf:no/such", field="data.target_tokeniser")
+def test_hub_names_without_a_network(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UsageError, match=r"of 'no/such', which data.target_tokeniser names"):
+        make("hf:no/such", field="data.target_tokeniser")
 
-    def test_a_revision_is_asked_for(self, monkeypatch, tmp_path):
-        asked = []
 
-        def download(repository, file, revision, **options):
-            asked.append((repository, file, revision))
-            (tmp_path / file).write_text(make("bpe(size=300)", TEXTS).dumps())
-            return str(tmp_path / file)
+def test_a_revision_on_the_hub_is_asked_for(monkeypatch, tmp_path):
+    asked = []
 
-        monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-        assert make("hf:bert-base-cased@abc").size == 300
-        assert make("hf:bert-base-cased").size == 300
-        assert asked == [("bert-base-cased", "tokenizer.json", revision) for revision in ("abc", None)]
+    def download(repository, file, revision, **options):
+        asked.append((repository, file, revision))
+        (tmp_path / file).write_text(make("bpe(size=300)", TEXTS).dumps())
+        return str(tmp_path / file)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    assert make("hf:bert-base-cased@abc").size == make("hf:bert-base-cased").size == 300
+    assert asked == [("bert-base-cased", "tokenizer.json", revision) for revision in ("abc", None)]
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
         ("byte", r"Unknown data.tokeniser 'byte'\. Did you mean 'bytes'"),
-        ("", "Unknown data.tokeniser ''"),
         ("words(sise=3)", r"Unknown option of words 'sise'\. Did you mean 'size'"),
         ("words(size=5)", r"size of words must be at least 6, or 0 \(every word\), but it is 5"),
         ("file:", "Unknown data.tokeniser 'file:'"),
-        ("bpe(300)", r"Unknown data.tokeniser 'bpe\(300\)'\. Valid: bpe\(size=8192\)"),
     ],
 )
 def test_mistakes(spec, message):
