@@ -1,7 +1,5 @@
 """Hugging Face data sets: rows, classes, versions, and mistakes."""
 
-import json
-import sys
 from types import SimpleNamespace
 
 import datasets
@@ -57,21 +55,15 @@ def test_class_names_are_the_sources(place):
         assert values(rows, "text", "label") == [("a", "neg"), ("b", "pos")]
 
 
-def test_translations_are_columns_of_a_column(place, tmp_path):
+def test_translations_are_columns_of_a_column(place):
     pairs = [("Zwei Hunde.", "Two dogs."), ("猫", "a cat")]
     kinds = {"id": datasets.Value("int64"), "translation": datasets.Translation(("de", "en"))}
     columns = {"id": [0, 1], "translation": [{"de": de, "en": en} for de, en in pairs]}
     fields, source = place("pairs", train=datasets.Dataset.from_dict(columns, datasets.Features(kinds)))
     sides = {"source": "translation.de", "target": "translation.en"}
     assert read(source, **fields, **sides) == pairs
-    assert read(source, **fields, source="translation.en", target="translation.de") == [pair[::-1] for pair in pairs]
     with pytest.raises(UsageError, match=r"data.target_column for hf:.*pairs 'en'\..* Valid: id, translation.de"):
         opened(source, **fields, **sides | {"target": "en"})
-    with pytest.raises(UsageError, match=r"Row 0 of train of hf:.* has 0 in 'id', which is not text"):
-        read(source, **fields, **sides | {"source": "id"})
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "plain" / "train.jsonl").write_text(json.dumps({"translation": {"de": "a", "en": "b"}, "de": "c"}))
-    assert read(f"hf:{tmp_path}/plain", **fields, **sides) == [("a", "b")]
 
 
 def test_streams_are_known_by_their_commit(texts, monkeypatch):
@@ -89,7 +81,6 @@ def test_streams_are_known_by_their_commit(texts, monkeypatch):
 
 def test_streams_that_break_off(texts, monkeypatch):
     def rows(self):
-        yield {"text": "a"}
         raise ConnectionError("reset by peer")
 
     monkeypatch.setattr("datasets.Dataset.__iter__", rows)
@@ -98,8 +89,6 @@ def test_streams_that_break_off(texts, monkeypatch):
 
 
 def test_mistakes(texts, place):
-    with pytest.raises(UsageError, match=r"Unknown data.text_column for hf:.* 'review'\. Valid: stars, text"):
-        texts(text="review")
     with pytest.raises(UsageError, match=r"Cannot load 'dev' of hf:.*: check the name, the split and the network"):
         texts("dev")
     with pytest.raises(UsageError, match=r"Row 0 of train of hf:.* has 0 in 'stars', which is not text"):
@@ -109,20 +98,10 @@ def test_mistakes(texts, place):
         read(source, text="text", label="stars", **fields)
 
 
-def test_without_network(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    with pytest.raises(UsageError, match=r"Cannot load 'train' of hf:no/such \(.*network"):
-        opened("hf:no/such", text="text")
-
-
-def test_scripts_and_a_missing_package(monkeypatch):
+def test_a_set_made_by_a_script_is_told_where_its_tables_are(monkeypatch):
     def refuse(*args, **options):
         raise RuntimeError("Dataset scripts are no longer supported, but found iwslt2017.py")
 
     monkeypatch.setattr("datasets.load_dataset", refuse)
     with pytest.raises(UsageError, match=r"set data.revision='refs/convert/parquet'"):
         opened("hf:iwslt2017", text="text")
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UsageError, match=r"Hub names need the package datasets .*requirements.txt"):
-        opened("hf:a/b", text="text")
