@@ -16,7 +16,6 @@ from train.data.trials.section import TrialData
 DEFAULTS = ImageData(batch_size=8, eval_batch_size=8, classes=0, image_shape="")
 MIXED = {"train_transforms": "pad_crop(padding=2)|flip|normalise(mean=0.5, std=0.25)", "mixup": 0.4}
 IMAGES = {
-    "plain images": {},
     "augmented images": {
         "train_transforms": "pad_crop(padding=2)|flip(p=0.3)|normalise(mean=0.3, std=(0.2, 0.3, 0.7))",
         "eval_transforms": "normalise(mean=0.3, std=0.7)",
@@ -32,11 +31,9 @@ IMAGES = {
     "mixed images": MIXED,
 }
 SECTIONS = {
-    "next tokens": (TextData, {}),
-    "next tokens of overlapping windows": (TextData, {"eval_stride": 5}),
+    "next tokens": (TextData, {"eval_stride": 5}),
     "masked tokens": (MaskedTextData, {"mask_rate": 0.3}),
     "masked tokens without marks": (MaskedTextData, {"tokeniser": "wordpiece(size=80)", "context": 7}),
-    "first tokens of documents": (LabelledTextData, {"keep": "first"}),
     "last tokens of documents": (LabelledTextData, {"keep": "last"}),
     "pairs": (TranslationData, {}),
     "pairs in buckets": (TranslationData, {"buckets": "12,20"}),
@@ -46,22 +43,10 @@ SECTIONS = {
 
 
 @pytest.fixture
-def defaults() -> ImageData:
-    return DEFAULTS
-
-
-@pytest.fixture
 def photos() -> LabelledImages:
     """21 different noise images of 6×5 in 3 classes."""
     images = np.random.default_rng(0).integers(0, 256, (21, 6, 5, 3), np.uint8)
     return labelled(images, np.arange(21) % 3)
-
-
-@pytest.fixture
-def text_fields(tmp_path) -> dict:
-    """The fields that the tests' `data` sections for text share."""
-    cache = str(tmp_path / "cache")
-    return {"cache_dir": cache, "tokeniser": "bytes", "context": 16, "batch_size": 4, "eval_batch_size": 4}
 
 
 @pytest.fixture
@@ -76,27 +61,27 @@ def folder(tmp_path) -> Path:
 
 
 @pytest.fixture
-def make_examples(photos, defaults, text_fields, folder, tmp_path):
+def make_examples(photos, folder, tmp_path):
     """Makes the examples of one of IMAGES or SECTIONS, by split, with changes to its section."""
     rows = [f"{'word ' * (n % 7)}last{n}\tlabel {'of ' * (n % 5)}it\t{n % 3}" for n in range(31)]
     (tmp_path / "table.tsv").write_text("text\ttarget\tn\n" + "\n".join(rows) + "\n")
+    text = {"source": f"file:{folder}", "tokeniser": "bytes", "context": 16}
     table = {"source": f"file:{tmp_path}/table.tsv"} | {f"{part}_split": "train" for part in PARTS}
-    table |= {"cache_dir": text_fields["cache_dir"], "batch_size": 4, "eval_batch_size": 4}
-    text = text_fields | {"source": f"file:{folder}"}
+    few = {"train_split": "validation[:90]", "validation_split": "validation[90:150]", "test_split": "validation[990:]"}
     fields = {
         TextData: text,
         MaskedTextData: text,
         LabelledTextData: table | {"label_column": "n", "context": 3, "tokeniser": "words"},
         TranslationData: table | {"source_column": "text", "source_length": 50, "target_length": 30},
-        TrialData: {"batch_size": 4, "eval_batch_size": 4},
-        CaptionData: {"cache_dir": text_fields["cache_dir"], "eval_batch_size": 300},
+        TrialData: {},
+        CaptionData: few,
     }
 
     def make(kind, **changes):
         if kind in IMAGES:
-            return dict.fromkeys(PARTS, ImageExamples(dataclasses.replace(defaults, **IMAGES[kind] | changes), photos))
+            return dict.fromkeys(PARTS, ImageExamples(dataclasses.replace(DEFAULTS, **IMAGES[kind] | changes), photos))
         section, given = SECTIONS[kind]
-        data = section(**fields[section] | given | changes)
+        data = section(**{"batch_size": 4, "eval_batch_size": 4} | fields[section] | given | changes)
         loaded = data.load()
         return data.examples(loaded) if hasattr(data, "examples") else loaded
 

@@ -1,7 +1,5 @@
 """Mistakes in configs' `data` sections are one sentence, before anything is opened."""
 
-import dataclasses
-
 import pytest
 
 from attention.errors import UsageError
@@ -19,25 +17,14 @@ from train.data.text.section import LabelledTextData, TextData
         (ImageData, {"eval_transforms": "flip"}, "same image every time, but it is 'flip'; use only center_crop, norm"),
         (ImageData, {"image_shape": "8x8"}, r"data.image_shape must be such as 32x32x3 \(or ''\), but it is '8x8'"),
         (ImageData, {"image_shape": "99999x99999x3"}, "takes 29,999,400,003 bytes an image, but at most"),
-        (
-            ImageData,
-            {"source": "folder:a", "image_shape": "0x0x3"},
-            "must be one size with 1, 3 or 4 channels, such as",
-        ),
-        (TextData, {"source": "imdb"}, "Unknown data.source 'imdb'"),
-        (
-            TextData,
-            {"eval_stride": 129},
-            r"data.eval_stride must be between 0 .* data.context = 128, but it is 129",
-        ),
+        (ImageData, {"source": "folder:a", "image_shape": "0x0x3"}, "must be one size with 1, 3 or 4 channels"),
+        (TextData, {"eval_stride": 129}, "data.eval_stride must be between 0 .* data.context = 128, but it is 129"),
         (LabelledTextData, {"keep": "middle"}, r"Unknown data.keep 'middle'.* Valid: first, last"),
         (LabelledTextData, {"label_column": ""}, "data.label_column must name the column"),
         (TranslationData, {"source_tokeniser": ""}, "Unknown data.source_tokeniser ''"),
         (TranslationData, {"buckets": "64"}, r"data.buckets must be rising .* 1 and 63, .* '16,32', .* but it is '64'"),
-        (TranslationData, {"by_length": "9,8"}, r"data.by_length must be rising lengths .*, but it is '9,8'"),
         (TranslationData, {"buckets": "a"}, "rising lengths between 1 and 63"),
-        (TranslationData, {"buckets": "5,"}, "rising lengths between 1 and 63"),
-        (TranslationData, {"buckets": "0"}, "rising lengths between 1 and 63"),
+        (TranslationData, {"by_length": "9,8"}, r"data.by_length must be rising lengths .*, but it is '9,8'"),
         (CaptionData, {"source": "tfds:coco_captions"}, "Unknown data.source .*file:PATH"),
     ],
 )
@@ -45,9 +32,3 @@ def test_mistakes(section, changes, message):
     with pytest.raises(UsageError, match=message) as error:
         section(**changes)
     assert "\n" not in str(error.value)
-
-
-def test_load_takes_the_split_of_the_part(defaults):
-    data = dataclasses.replace(defaults, train_split="train[:100]", validation_split="train[100:]")
-    lengths = {part: len(images) for part, images in data.load().items()}
-    assert lengths == {"train": 100, "validation": 1049, "test": 360}
