@@ -119,7 +119,7 @@ class TestInterruption:
     @pytest.mark.parametrize(
         ("error", "kind", "message"),
         [
-            (KeyboardInterrupt(), KeyboardInterrupt, ""),
+            (KeyboardInterrupt(), KeyboardInterrupt, "^$"),
             (PermissionError(13, "denied"), UsageError, r"Cannot cache in .* \(denied\): fix that, or set data"),
         ],
     )

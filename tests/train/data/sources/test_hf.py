@@ -3,9 +3,7 @@
 from types import SimpleNamespace
 
 import datasets
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from attention.errors import UsageError
 from tests.train.data.streams import opened, read
@@ -13,15 +11,12 @@ from tests.train.data.streams import opened, read
 
 @pytest.fixture
 def place(tmp_path):
-    """Writes local folders that `datasets` reads, with parts made of rows or tables."""
+    """Writes local folders that `datasets` reads, by the tables of their parts."""
 
     def write(name, **parts):
-        (tmp_path / name).mkdir(exist_ok=True)
-        for part, rows in parts.items():
-            if isinstance(rows, datasets.Dataset):
-                rows.to_parquet(tmp_path / name / f"{part}.parquet")
-            else:
-                parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / name / f"{part}.parquet")
+        (tmp_path / name).mkdir()
+        for part, table in parts.items():
+            table.to_parquet(tmp_path / name / f"{part}.parquet")
         return {"data_dir": tmp_path / "downloads"}, f"hf:{tmp_path / name}"
 
     return write
@@ -29,8 +24,8 @@ def place(tmp_path):
 
 @pytest.fixture
 def texts(place):
-    rows = [{"text": f"text {i}\n", "stars": i % 3} for i in range(5)]
-    fields, source = place("set", train=rows, test=rows[:2])
+    table = datasets.Dataset.from_list([{"text": f"text {i}\n", "stars": i % 3} for i in range(5)])
+    fields, source = place("set", train=table, test=table.select(range(2)))
     return lambda split="train", text="text", **more: opened(source, split, **fields, text=text, **more)
 
 
@@ -93,7 +88,8 @@ def test_mistakes(texts, place):
         texts("dev")
     with pytest.raises(UsageError, match=r"Row 0 of train of hf:.* has 0 in 'stars', which is not text"):
         list(texts(text="stars").read())
-    fields, source = place("holes", train=[{"text": "a", "stars": 1}, {"text": "b", "stars": None}])
+    holes = datasets.Dataset.from_list([{"text": "a", "stars": 1}, {"text": "b", "stars": None}])
+    fields, source = place("holes", train=holes)
     with pytest.raises(UsageError, match=r"Row 1 of train of hf:.* has no class in 'stars'"):
         read(source, text="text", label="stars", **fields)
 
