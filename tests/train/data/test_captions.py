@@ -27,7 +27,7 @@ def write(folder):
         validation_split="train[50%:75%]",
         test_split="train[75%:]",
         eval_batch_size=4,
-        target_length=16,
+        target_length=12,
     )
 
 
@@ -44,7 +44,7 @@ def test_slices_keep_the_captions_of_an_image_together_and_images_stay_with_them
         seen[part] = set(numbers)
     assert all(seen.values())
     assert not seen["train"] & (seen["test"] | seen["validation"])
-    assert sum(captions.too_long for captions in examples.values()) == sum(6 + n + 1 > 16 for n in range(12))
+    assert sum(captions.too_long for captions in examples.values()) == sum(6 + n + 1 > 12 for n in range(12))
 
 
 @pytest.mark.parametrize(
