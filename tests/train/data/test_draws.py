@@ -1,18 +1,15 @@
 """Draws are those of a hash that is fixed for ever, and the same in Python, numpy and jax.numpy."""
 
-import collections
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
 from train.data import draws
 from train.data.draws import Draws, permutation
 
 
 def by_hand(*words):
-    """Computes the hash of `train.data.draws` step by step."""
+    """Computes the two words of the hash of `train.data.draws` step by step."""
     high, low = 0x243F6A88, 0x13198A2E
     for word in words:
         high = (high + word) % 2**32
@@ -23,13 +20,19 @@ def by_hand(*words):
         for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97)):
             low = (low ^ (low >> shift)) * factor % 2**32
         low ^= low >> 15
-    return low
+    return high, low
 
 
 def test_values_stay_the_same_for_ever():
     draw = Draws(0, 7, 1, 2**32 - 1)
-    assert [draw.bits() for _ in range(3)] == [by_hand(0, 7, 1, 2**32 - 1, number) for number in range(3)]
-    assert Draws(0, 0, 0, 0).bits() == by_hand(0, 0, 0, 0, 0) == 3893219074
+    assert [draw.bits() for _ in range(3)] == [by_hand(0, 7, 1, 2**32 - 1, number)[1] for number in range(3)]
+    assert Draws(0, 0, 0, 0).bits() == by_hand(0, 0, 0, 0, 0)[1] == 3893219074
+
+
+def test_a_permutation_sorts_numbers_by_their_hashes():
+    for length in (0, 1, 1000):
+        order = sorted(range(length), key=lambda number: by_hand(draws.ORDER, 5, 2, number)[::-1])
+        assert permutation(length, draws.ORDER, 5, 2).tolist() == order
 
 
 def test_python_numpy_and_jax_draw_alike():
@@ -57,13 +60,5 @@ def test_other_draws_are_made_of_their_bits():
     shares = [(word >> 8) / 2**24 for word in bits]
     assert [Draws(1, word).integer(9) for word in range(1000)] == [word % 9 for word in bits]
     assert [Draws(1, word).uniform(-3, 5) for word in range(1000)] == [-3 + 8 * share for share in shares]
-    for p in (0.0, 0.3, 1.0):
+    for p in (0.0, shares[0], 1.0):
         assert [Draws(1, word).chance(p) for word in range(1000)] == [share < p for share in shares]
-
-
-def test_a_permutation_has_each_number_once_and_all_orders_are_equally_frequent():
-    for length in (0, 1, 2, 1000):
-        assert sorted(permutation(length, 1, 2)) == list(range(length))
-    counts = collections.Counter(tuple(permutation(4, draws.ORDER, 5, epoch)) for epoch in range(2400))
-    assert len(counts) == 24
-    assert stats.chisquare(list(counts.values())).pvalue > 1e-4
