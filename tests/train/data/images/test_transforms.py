@@ -73,7 +73,7 @@ class TestRandom:
         image = np.stack([columns, rows, 0 * rows], axis=-1).astype(np.uint8)
         shares, ratios, lefts = [], [], []
         for seed in range(200):
-            out = run("random_resized_crop(size=100, scale=(0.2, 0.5))", image, seed).astype(float)
+            out = run("random_resized_crop(size=100, scale=(0.2, 0.5), ratio=(0.5, 1.5))", image, seed).astype(float)
             width = (out[50, 90, 0] - out[50, 10, 0]) / 80 * 100
             height = (out[90, 50, 1] - out[10, 50, 1]) / 80 * 100
             shares.append(width * height / 200**2)
@@ -82,7 +82,7 @@ class TestRandom:
         assert out.shape == (100, 100, 3)
         assert 0.18 < min(shares) < 0.23
         assert 0.47 < max(shares) < 0.52
-        np.testing.assert_allclose([min(ratios), max(ratios)], [3 / 4, 4 / 3], rtol=0.05)
+        np.testing.assert_allclose([min(ratios), max(ratios)], [0.5, 1.5], rtol=0.05)
         assert min(lefts) < 5
         assert max(lefts) > 80
 

@@ -93,7 +93,8 @@ def test_texts_and_their_splits(tmp_path, files, path, query, rows):
         (ALIGNED, "", {"split": "validation"}, PAIRS[:1]),
         (ALIGNED, "train", {}, PAIRS),
         (ALIGNED | {"train-2.de": "Ende.", "train-2.en": "The end."}, "", {}, [*PAIRS, ("Ende.", "The end.")]),
-        (ALIGNED | {"train.de": GERMAN}, "", {}, PAIRS),  # beside its compressed form
+        # A plain file wins over its compressed form.
+        (ALIGNED | {"train.de": "A\nB\nC\n"}, "", {}, [*zip("ABC", ENGLISH.splitlines(), strict=True)]),
         ({"v7.es-en.es": "uno\n\n", "v7.es-en.en": "one\n\n"}, "", {"source": "es"}, [("uno", "one")]),
         # Lines end at line feeds only.
         ({"a.de": "a\u2028b\x0cc\nd\n", "a.en": "abc\nd\n"}, "a", {}, [("a\u2028b\x0cc", "abc"), ("d", "d")]),
