@@ -39,7 +39,7 @@ from benchmarks import (
     startup,
 )
 from benchmarks import train_step as training
-from benchmarks.compilers import gpu
+from benchmarks.compilers import gpu, launches
 from benchmarks.device import report as device
 from benchmarks.device import worker
 from benchmarks.peers import agreement
@@ -98,6 +98,7 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "schedules choices", lambda: schedules.choices(load("schedules_tpu"))
     yield "schedules roofline", lambda: schedules.roofline_table(load("schedules_tpu"))
     yield "schedules h100", lambda: gpu.table(load("schedules_gpu"))
+    yield "launches h100", lambda: launches.table(load("launches_gpu"))
     yield "device h200", lambda: device.page(H200, [item.name for item in worker.items(False)])
     yield "device in short", lambda: device.in_short(H200)
     yield "device kernels", lambda: device.kernels(H200)
