@@ -66,13 +66,11 @@ ABSORBED = {
     "grouped": (f"dot_product(latent={LATENT}, rotary={PART}, kv_heads=1, scale=0.4)", {}),
     "without positions": (f"dot_product(latent={LATENT})", {"rotary": None}),
     "scalable": (f"scalable_softmax(latent={LATENT}, rotary={PART})", {}),
-    "sigmoid": (f"dot_product(latent={LATENT}, rotary={PART}, normaliser='sigmoid')", {"rotary": None}),
 }
 PLAIN = {
     "biases": (SPEC, {"bias": True}),
     "turned heads": (f"dot_product(latent={LATENT})", {}),
     "a pair's MLP": (f"neural(latent={LATENT}, rotary={PART})", {}),
-    "normed heads": (f"dot_product(latent={LATENT}, qk_norm='rms')", {"rotary": None}),
     "an MLP of keys": (f"dot_product(latent={LATENT}, key='mlp', rotary={PART})", {}),
 }
 
@@ -93,26 +91,9 @@ def test_tokens_read_latents_as_they_are_where_scores_are_products(kind):
     assert (largest < 2 * room * HEADS * HEAD) == (kind in ABSORBED)
 
 
-def test_many_tokens_make_keys_once():
-    """A prompt longer than a head is wide projects the slots: fewer operations than scores against latents."""
-    assert layer().absorbs(HEAD, WIDTH)
-    assert not layer().absorbs(HEAD + 1, WIDTH)
-
-
 def test_a_cache_has_latents_and_one_turned_key():
     leaves = jax.tree.leaves(layer().init_cache(5, LENGTH, WIDTH))
     assert sorted(leaf.shape for leaf in leaves) == [(), (5, LENGTH, LATENT + PART)]
-
-
-@pytest.mark.more
-def test_weights_are_those_of_the_whole_sequence():
-    module = layer()
-    params, x = made(module)
-    _, whole = module.apply({"params": params}, x, mask=CAUSAL, mutable="attention")
-    _, cache = module.apply({"params": params}, x[:, :-1], cache=module.init_cache(2, LENGTH, WIDTH))
-    _, last = module.apply({"params": params}, x[:, -1:], cache=cache, mutable="attention")
-    (whole,), (last,) = jax.tree.leaves(whole), jax.tree.leaves(last)
-    chex.assert_trees_all_close(last[:, :, 0], whole[:, :, -1], atol=1e-6)
 
 
 def test_a_turned_part_is_for_self_attention():

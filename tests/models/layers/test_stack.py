@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from models.gpt import GPT, GPTConfig
+from models.encoder_decoder import EncoderDecoderConfig
+from models.gpt import GPTConfig
 from models.layers import stack
 from models.layers.blocks import Mlp
-from models.vit import ViT, ViTConfig
+from models.layers.own_losses import with_own_loss
+from models.vit import ViTConfig
 from tests.jaxprs import equations
 from tests.models.small import apply, random_params, small
 from tests.sizes import more, once
@@ -29,36 +30,18 @@ GPT_CONFIG = small(GPTConfig, name="gpt", **SIZES | DROPOUT | LANGUAGE | {"depth
 TRANSLATION = small(EncoderDecoderConfig, **SIZES | DROPOUT)
 KEYS = jax.random.split(jax.random.key(0), 3)
 TOKENS = jax.random.randint(KEYS[0], (2, 7), 0, 11)
+# A config, the sizes of the data, inputs, and how many layers each scan has.
 FAMILIES = {
-    "vit": (VIT, lambda config: ViT(config, 5, 5), (jax.random.normal(KEYS[1], (2, 8, 8, 1)),), [2]),
-    "gpt": (GPT_CONFIG, lambda config: GPT(config, 11, 9), (TOKENS,), [2]),
-    "encoder_decoder": (
-        TRANSLATION,
-        lambda config: EncoderDecoder(config, 11, 11, 7, 6),
-        (TOKENS, jnp.array([7, 3]), jax.random.randint(KEYS[2], (2, 6), 0, 11)),
-        [2, 2],
-    ),
+    "vit": (VIT, ((8, 8, 1), 5), (jax.random.normal(KEYS[1], (2, 8, 8, 1)),), [2]),
+    "gpt": (GPT_CONFIG, (11, 9), (TOKENS,), [2]),
+    "encoder_decoder": (TRANSLATION, (11, 11, 7, 6), (TOKENS, jnp.array([7, 3]), TOKENS[:, 1:]), [2, 2]),
 }
 
 
 def build(family, **changes):
     """A model and its inputs, with other options of its config."""
-    config, make, inputs, _ = FAMILIES[family]
-    return make(dataclasses.replace(config, **changes)), inputs
-
-
-@pytest.mark.parametrize("norm", once(["pre", "post", "sandwich"], ["sandwich"]))
-def test_blocks_without_mlps_are_attention_alone(norm):
-    """Scanned or not; and where attention gives zeros, no token sees another."""
-    bare = {"mlp": 0, "norm": norm, "attention": "dot_product", "attention_bias": False}
-    (model, inputs), (scanned, _) = build("gpt", **bare), build("gpt", **bare, scan=True, remat="block")
-    params = random_params(model, *inputs)
-    flat = flax.traverse_util.flatten_dict(params, sep="/")
-    assert not any("mlp" in path for path in flat)
-    chex.assert_trees_all_close(*(apply(one, params, *inputs) for one in (model, scanned)), rtol=1e-5, atol=1e-6)
-    flat = {path: x * ("/out/" not in path) for path, x in flat.items()}
-    logits = apply(model, flax.traverse_util.unflatten_dict(flat, sep="/"), jnp.array([[3, 5], [4, 5]]))
-    chex.assert_trees_all_equal(logits[0, 1], logits[1, 1])
+    config, sizes, inputs, _ = FAMILIES[family]
+    return dataclasses.replace(config, **changes).build(*sizes), inputs
 
 
 def test_a_gated_mlp_multiplies_its_activated_layer_by_another():
@@ -87,16 +70,14 @@ def params_of(model, inputs):
 
 
 @pytest.mark.parametrize("family", once(FAMILIES, ["gpt"]))
-def test_scanned_is_unrolled(family):
-    """The loss and its gradient, then 20 steps of descent."""
-    (plain, inputs), (scanned, _) = build(family, **NO_DROPOUT), build(family, **NO_DROPOUT, scan=True)
+def test_runs_of_one_mechanism_are_scanned_and_compute_the_same(family):
+    options = NO_DROPOUT | {"implementation": "reference"}
+    (plain, inputs), (scanned, _) = build(family, **options), build(family, **options, scan=True)
     params = params_of(plain, inputs)
-    steps = [jax.jit(jax.value_and_grad(loss_of(model, inputs))) for model in (plain, scanned)]
-    (_, one), (_, other) = (step(params, jax.random.key(5)) for step in steps)
+    one, other = (jax.jit(jax.value_and_grad(loss_of(model, inputs)))(params, KEYS[0]) for model in (plain, scanned))
     chex.assert_trees_all_close(one, other, rtol=1e-5, atol=1e-6)
-    losses = np.array([descend(step, params) for step in steps])
-    np.testing.assert_allclose(losses[0], losses[1], rtol=0, atol=1e-5)
-    assert losses[0, -1] < 0.9 * losses[0, 0]
+    jaxpr = jax.make_jaxpr(loss_of(scanned, inputs))(params, KEYS[0])
+    assert [eqn.params["length"] for eqn in equations(jaxpr) if eqn.primitive.name == "scan"] == FAMILIES[family][3]
 
 
 class Stack(nn.Module):
@@ -139,45 +120,6 @@ def test_scanned_layers_keep_their_numbers():
     chex.assert_trees_all_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_same_program_makes_the_initial_values(family):
-    programs = []
-    for scan in (False, True):
-        model, inputs = build(family, scan=scan)
-        programs.append(jax.make_jaxpr(model.init)(jax.random.key(1), *inputs))
-    assert str(programs[0]) == str(programs[1])
-    assert len(programs[0].jaxpr.eqns) > 50
-
-
-def descend(step, params):
-    """Losses of 20 steps, each with its own dropout."""
-    losses = []
-    for number in range(20):
-        loss, gradient = step(params, jax.random.key(number))
-        params = jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient)
-        losses.append(float(loss))
-    return losses
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, more(jnp.bfloat16)])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_runs_of_one_mechanism_are_scanned(family, dtype):
-    model, inputs = build(family, scan=True, implementation="reference")
-    model = model.clone(dtype=dtype)
-    params = jax.eval_shape(model.init, jax.random.key(1), *inputs)["params"]
-    jaxpr = jax.make_jaxpr(loss_of(model, inputs))(params, jax.random.key(0))
-    assert [eqn.params["length"] for eqn in equations(jaxpr) if eqn.primitive.name == "scan"] == FAMILIES[family][3]
-
-
-def test_every_layer_still_gives_its_attention_weights():
-    (plain, inputs), (scanned, _) = build("gpt"), build("gpt", scan=True)
-    variables = {"params": params_of(plain, inputs)}
-    _, unrolled = apply(plain, variables, *inputs, mutable="attention")
-    _, weights = apply(scanned, variables, *inputs, mutable="attention")
-    assert sorted(weights["attention"]) == ["block_0", "block_1", "block_2"]
-    chex.assert_trees_all_equal(weights, unrolled)
-
-
 @pytest.mark.more
 @pytest.mark.parametrize("scan", [False, True])
 def test_remat_is_exact(scan):
@@ -192,3 +134,19 @@ def test_remat_is_exact(scan):
         chex.assert_trees_all_close(found[1], expected[1], rtol=1e-6, atol=1e-7)
         names = [eqn.primitive.name for eqn in equations(jax.make_jaxpr(loss)(params, key))]
         assert names.count("remat2") == (1 if scan else 2)
+
+
+INDEXED = "deepseek_sparse(heads=2, width=4, top=3, weight=2.0)"
+
+
+@pytest.mark.parametrize("compiled", [{"remat": "block"}, more({"scan": True})])
+def test_a_models_own_loss_is_the_sum_of_its_layers_and_others_have_none(compiled):
+    model, inputs = build("gpt", attention=INDEXED, depth=2)
+    variables = random_params(model, *inputs)
+    _, kept = apply(model, variables, *inputs, mutable="own_losses")
+    each = [kept["own_losses"][f"block_{layer}"]["attention"]["own_loss"] for layer in range(2)]
+    assert np.abs(each[0] - each[1]).min() > 1e-3
+    other = build("gpt", attention=INDEXED, depth=2, **compiled)[0]
+    chex.assert_trees_all_close(with_own_loss(other, variables, *inputs)[1], {"own_loss": each[0] + each[1]}, rtol=1e-5)
+    configs = [dataclasses.replace(GPT_CONFIG, attention=spec) for spec in (f"dot_product|{INDEXED}", "dot_product")]
+    assert [config.has_own_loss for config in configs] == [True, False]
