@@ -69,11 +69,6 @@ DECODERS = {
         **{"mlp": 0, "head": 8, "norm_epsilon": 1e-5, "positions": "none", "tied_output": False},
         **{"gated": False, "mlp_bias": True},
     },
-    "mamba2 with heads of D/N": {
-        "attention": "state_space(groups=4, state=5, conv=2, gate='gate_first', skip=True, epsilon=1e-05)",
-        **{"mlp": 0, "norm_epsilon": 1e-5, "positions": "none"},
-        **{"gated": False, "mlp_bias": True},
-    },
     "llama": {"attention": "dot_product(kv_heads=2)", "tied_output": False},
     "mistral": {"attention": "dot_product(kv_heads=2, window=5)"},
     "qwen2": {"attention_bias": True},

@@ -3,19 +3,14 @@
 import json
 import math
 
-import jax.numpy as jnp
 import pytest
 from safetensors.numpy import load_file
 
 from attention import UsageError
-from models.gpt import GPT
 from models.mechanisms import resolve
 from models.published import decoders, pretrained
 from models.published.hugging_face import CONFIG, SAFETENSORS
 from tests.models.published.families import DECODERS, describe, export, load
-from tests.models.small import random_params
-from tests.sizes import more
-from train import loading
 
 
 def test_a_file_has_no_fields_that_only_other_families_read(tmp_path):
@@ -29,11 +24,9 @@ def test_a_file_has_no_fields_that_only_other_families_read(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "older", "windows"),
     [
-        more("gemma2", {}, [3, 0, 3, 0, 3, 0, 3]),
-        more("gemma3_text", {}, [3, 3, 3, 3, 3, 0, 3]),
+        ("gemma3_text", {}, [3, 3, 3, 3, 3, 0, 3]),
         ("gemma3_text", {"sliding_window_pattern": 2}, [3, 0, 3, 0, 3, 0, 3]),
-        more("mistral", {}, [5] * 7),
-        more("qwen2", {"sliding_window": 4}, [0] * 7),
+        ("qwen2", {"sliding_window": 4}, [0] * 7),
         ("qwen2", {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 5}, [0, 0, 0, 0, 0, 4, 4]),
     ],
 )
@@ -56,9 +49,9 @@ LLAMA_3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
             {"rope_type": "llama3"},
             "without factor, original_max_position_embeddings, low_freq_factor, high_freq_factor",
         ),
-        (LLAMA_3 | {"low_freq_factor": None}, "cannot be loaded without low_freq_factor"),
         (LLAMA_3 | {"low_freq_factor": 0}, "options must be numbers above 0"),
-        *(({"rope_theta": theta}, "options must be numbers above 0") for theta in (0, -1.0, math.inf, None, True)),
+        ({"rope_theta": 0}, "options must be numbers above 0"),
+        ({"rope_theta": True}, "options must be numbers above 0"),
     ],
 )
 def test_rotary_positions_need_all_their_numbers(rope, message):
@@ -67,7 +60,7 @@ def test_rotary_positions_need_all_their_numbers(rope, message):
         decoders.rotary_spec(rope)
 
 
-TYPES = {"F8_E4M3": 1, "BOOL": 1, "I64": 8, "C64": 8}  # bytes of a number
+TYPES = {"F8_E4M3": 1, "I64": 8}  # bytes of a number
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -93,11 +86,3 @@ def test_the_wide_keys_of_mamba_are_no_heads_of_dot_products(tmp_path):
     _, report = load(tmp_path, "mamba2", attention="dot_product")
     assert report.regrouped == ()
     assert {path.split("/")[2] for path in report.carried} == {"out", "value"}
-
-
-@pytest.mark.more
-def test_todays_gpt_is_a_llama(tmp_path):
-    config = loading.validate(loading.load("configs/gpt_modern_pydoc.py").to_dict()).model
-    params = random_params(GPT(config, 260, 8), jnp.zeros((1, 4), jnp.int32))["params"]
-    pretrained.export(str(tmp_path), config, params)
-    assert json.loads((tmp_path / CONFIG).read_text())["model_type"] == "llama"
