@@ -1,6 +1,5 @@
 """Layers that are set to be like those before: the model computes what it did."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ from models.encoder_decoder import EncoderDecoderConfig
 from models.gpt import GPTConfig
 from models.masked_lm import MaskedLMConfig
 from models.surgery.like import like
+from tests.models.small import apply, random_params
 from tests.sizes import once
 
 SIZES = {"depth": 4, "width": 16, "heads": 4, "mlp": 8, "positions": "learned", "attention_bias": True}
@@ -32,14 +32,12 @@ def test_an_exchanged_model_computes_what_it_did(kind, fields, attention):
     two = kind is EncoderDecoderConfig
     inputs = (TOKENS, None, TOKENS[:, ::-1]) if two else (TOKENS,)
     models = [one.build(13, 13, 9, 9) if two else one.build(13, 9) for one in (original, config)]
-    before, fresh = (model.init(jax.random.key(seed), *inputs)["params"] for seed, model in enumerate(models))
-    noise = np.random.default_rng(0)
-    before = jax.tree.map(lambda x: x + 0.3 * noise.normal(size=x.shape).astype(np.float32), before)
+    before, fresh = (random_params(model, *inputs, seed=seed)["params"] for seed, model in enumerate(models))
     flat, theirs = flatten_dict(fresh, sep="/"), flatten_dict(before, sep="/")
     carried = unflatten_dict({path: theirs.get(path, value) for path, value in flat.items()}, sep="/")
     params, alike = like(config, carried, original, before)
     expected, start, logits = (
-        model.apply({"params": tree}, *inputs)
+        apply(model, {"params": tree}, *inputs)
         for model, tree in zip((models[0], models[1], models[1]), (before, carried, params), strict=True)
     )
     np.testing.assert_allclose(logits, expected, atol=2e-3)
