@@ -13,13 +13,11 @@ import pytest
 
 from attention import Mask
 from attention import operations as costs
-from attention.channel import Cbam, Spatial, SqueezeExcitation
-from attention.operations import Cost, convolution
+from attention.channel import Cbam
 from attention.parameters import Sizes
 from attention.recurrences.linear import LinearAttention
 from attention.scores.dot import DotProduct
 from attention.scores.pairwise import Neural
-from attention.scores.positional import Positional
 from models.captioner import CaptionerConfig
 from models.cnn import CNNConfig
 from models.encoder_decoder import EncoderDecoderConfig
@@ -73,8 +71,6 @@ def counted(program) -> float:
 
 
 def both_passes(function):
-    """A function's output, and the gradients of all its arguments."""
-
     def run(cotangent, *arguments):
         out, back = jax.vjp(function, *arguments)
         return out, back(cotangent)
@@ -95,14 +91,13 @@ def layer(spec, implementation="xla", queries=T):
     return functools.partial(module.apply, **mask), (params, *inputs), cost
 
 
-OPTIONS = ("neural(dim=None)", "neural(dim=4, hidden=(3, 5), per_head=True)", "neural(pairs='unique')")
-OPTIONS += (
-    "dot_product(dim=5)",
+OPTIONS = (
+    "neural(dim=4, hidden=(3, 5), per_head=True)",
+    "neural(pairs='unique')",
     "super(per_head=True)",
     "linear(normalise=False)",
     "dot_product(latent=24, query_latent=40, rotary=8)",
     "neural(output_gate='head')",
-    "positional_factorised(per_head=False)",
 )
 INDEXED = "deepseek_sparse(heads=2, width=8, top=8)"  # what its indexer learns from is another loss
 OTHER = dict.fromkeys(("linear", "linear(normalise=False)", "delta"), "reference")  # xla is all pairs at once
@@ -124,7 +119,7 @@ def test_products_of_a_layer_are_exactly_the_programs(spec):
         assert 3 * cost.products == products(trained)
 
 
-PER_PAIR = {"dot_product": 261, "neural": 144, "neural(dim=16)": 452, "neural(dim=None)": 4_484, "additive": 388}
+PER_PAIR = {"dot_product": 261, "neural": 144, "neural(dim=None)": 4_484, "additive": 388}
 
 
 @pytest.mark.parametrize("spec", PER_PAIR)
@@ -138,7 +133,7 @@ def test_operations_of_a_pair_are_those_of_the_documents(spec):
 # Analytic over counted, at least; at most 1.01. What is left out: LayerNorms in MLP projections, and the search for the
 # best key. XLA counts a running sum as if each number were summed anew.
 LEAST = {"hard": 0.96, "stick_breaking": 0.87}
-LEAST |= dict.fromkeys(("mlp_qkv", "mlp_kv", "dual_linear", "mlp_marian", "neural(dim=None)"), 0.97)
+LEAST |= dict.fromkeys(("mlp_qkv", "mlp_kv", "dual_linear", "mlp_marian"), 0.97)
 
 
 # Where the indexer may choose all keys, XLA drops it.
@@ -158,13 +153,6 @@ def test_operations_of_a_layer_are_xlas(spec, monkeypatch):
         assert LEAST.get(spec, 0.979) < ratio < 1.01, f"{spec} has {ratio:.3f} times XLA's operations."
 
 
-def test_data_need_no_gradient_and_nothing_else_is_saved():
-    cost = Cost(products=10, pointwise=3)
-    assert (cost.flops, cost.backward, cost.training) == (13, 23, 36)
-    assert (cost.of_data.flops, cost.of_data.backward) == (13, 13)
-    assert cost.of_data + cost == Cost(20, 6, 0, 10)
-
-
 WIDE = {"width": 128, "mlp": 256, "heads": 4, "activation": "relu", "implementation": "xla", "depth": 1}
 TOKENS, OTHERS = jnp.ones((1, 40), int), jnp.ones((1, 30), int)
 
@@ -174,26 +162,18 @@ RECURRENT = {"embedding": 24, "hidden": 32, "dropout": 0.0}
 TEXT, PAIR, MAPS = (TOKENS, jnp.array([40])), (TOKENS, jnp.array([40]), OTHERS), jnp.ones((1, 16, 24, 1))
 # A small model of each kind, the sizes of its data, and what it takes.
 MODELS = {
-    **{
-        f"vit, {pool}": (small(ViTConfig, **WIDE, pool=pool), ((16, 16, 3), 10), (jnp.ones((1, 16, 16, 3)),))
-        for pool in ("class_token", "mean")
-    },
+    "vit": (small(ViTConfig, **WIDE, pool="class_token"), ((16, 16, 3), 10), (jnp.ones((1, 16, 16, 3)),)),
     "cnn": (CNNConfig(attention="cbam(ratio=4)", stages=2), ((16, 16, 3), 10), (jnp.ones((1, 16, 16, 3)),)),
     "gpt": (small(GPTConfig, **WIDE), (50, 40), (TOKENS,)),
     "masked_lm": (small(MaskedLMConfig, **WIDE), (50, 40), (TOKENS,)),
-    **{
-        f"text_classifier, {pool}": (small(TextClassifierConfig, **WIDE, pool=pool), (50, 3, 40), TEXT)
-        for pool in ("class_token", "mean")
-    },
+    "text_classifier": (small(TextClassifierConfig, **WIDE, pool="class_token"), (50, 3, 40), TEXT),
     "encoder_decoder": (small(EncoderDecoderConfig, **WIDE | PAIRS), (50, 60, 40, 30), PAIR),
-    **{
-        f"captioner, {encoder[:3]}": (
-            small(CaptionerConfig, **WIDE, encoder=encoder),
-            ((16, 24, 1), 60, 30),
-            (MAPS, None, OTHERS),
-        )
-        for encoder in ("vit(patch=4)", "cnn(stages=2)")
-    },
+    "captioner": (small(CaptionerConfig, **WIDE, encoder="vit(patch=4)"), ((16, 24, 1), 60, 30), (MAPS, None, OTHERS)),
+    "captioner, cnn": (
+        small(CaptionerConfig, **WIDE, encoder="cnn(stages=2)"),
+        ((16, 24, 1), 60, 30),
+        (MAPS, None, OTHERS),
+    ),
 }
 RECURRENTS = {name: (Seq2SeqConfig(attention=name, **RECURRENT), (50, 60, 40, 30), PAIR) for name in VARIANTS}
 
@@ -218,27 +198,22 @@ def test_products_of_a_model_are_exactly_the_programs(model):
     assert 3 * cost.products - cost.constant == products(jax.make_jaxpr(trained)(out, params).jaxpr)
 
 
-@pytest.mark.parametrize("model", once(MODELS, list(MODELS)[:1]))
+@pytest.mark.parametrize("model", once(MODELS, ["vit"]))
 def test_operations_of_a_model_are_xlas(model):
     module, inputs, cost = whole(model)
     _, trained, params, out = learning(module, inputs)
     lowered = jax.jit(trained).lower(out, params)
-    for program in (lowered, lowered.compile()) if model.startswith("vit") else (lowered,):
+    for program in (lowered, lowered.compile()) if model == "vit" else (lowered,):
         assert 0.97 < cost.training / counted(program) < 1.0
 
 
-SIZES = [(8, 5, 3, 1), (7, 9, 2, 2), (4, 6, 7, 1), (5, 5, 3, 2)]
-
-
-@pytest.mark.parametrize(("height", "width", "kernel", "stride"), SIZES)
-def test_operations_of_a_convolution_are_exactly_xlas(height, width, kernel, stride):
+@pytest.mark.parametrize("stride", [1, 2])
+def test_operations_of_a_convolution_are_exactly_xlas(stride):
     """Zeros around the map are no operations, forward and in both gradients."""
-    layout = ("NHWC", "HWIO", "NHWC")
-    convolve = functools.partial(
-        jax.lax.conv_general_dilated, window_strides=(stride,) * 2, padding="SAME", dimension_numbers=layout
-    )
-    arrays = jnp.ones((1, height, width, 3)), jnp.ones((kernel, kernel, 3, 4))
-    cost = convolution(height, width, kernel, 3, 4, stride=stride)
+    options = {"padding": "SAME", "dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+    convolve = functools.partial(jax.lax.conv_general_dilated, window_strides=(stride, stride), **options)
+    arrays = jnp.ones((1, 7, 9, 3)), jnp.ones((2 + stride, 2 + stride, 3, 4))
+    cost = costs.convolution(7, 9, 2 + stride, 3, 4, stride=stride)
     assert counted(jax.jit(convolve).lower(*arrays)) == cost.flops
     both = jax.jit(both_passes(convolve)).lower(jax.eval_shape(convolve, *arrays), *arrays)
     assert counted(both) == cost.training
@@ -251,13 +226,9 @@ BYTES = {
     "dense": (costs.linear(5, 3, 4), [(5, 3), (3, 4), (4,), (5, 4)]),
     "dot product": (DotProduct().cost(SIZES_OF_BOTH, 5, 7), [Q, K, K, Q]),
     "alignment": (costs.align(7, 2, 3), [(7, 7), (7,), K, K]),
-    "pairs": (Neural(4, (5,)).cost(SIZES_OF_BOTH, 5, 7), [(5, 2, 5), (7, 2, 5), K, Q]),
     "unique pairs": (Neural(4, (4,), pairs="unique").cost(SIZES_OF_BOTH, 5, 7), [(5, 2, 4), (7, 2, 4), K, Q, *UNIQUE]),
     "running state": (LinearAttention().cost(SIZES_OF_BOTH, 5, 7), [Q, K, K, Q]),
-    "positional": (Positional().cost(SIZES_OF_BOTH, 5, 7), [(2, 5, 7), K, Q]),
     "convolution": (costs.convolution(6, 5, 3, 4, 8), [MAP, (3, 3, 4, 8), (6, 5, 8)]),
-    "squeeze and excitation": (SqueezeExcitation(2).cost(*MAP), [MAP, *MLP, MAP]),
-    "spatial": (Spatial(3).cost(*MAP), [MAP, (3, 3, 2, 1), MAP]),
 }
 BYTES["cbam"] = (Cbam(2, 3).cost(*MAP), [MAP, *MLP, (3, 3, 2, 1), MAP])
 
