@@ -8,13 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import Mask, UsageError
+from attention import UsageError
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from models.layers.multi_head import MultiHeadAttention
 from models.layers.positions import sinusoids, sinusoids_in_halves
-from models.mechanisms import MECHANISMS, resolve
 from tests.models.small import apply, random_params, small
-from tests.sizes import more, once
+from tests.sizes import once
 from train.state import count_parameters
 
 CONFIG = small(
@@ -43,9 +41,7 @@ def build(vocabularies=(11, 13), lengths=(6, 7), **changes):
     return model, random_params(model, SOURCE[:, :4], LENGTHS, TARGET[:, :4])
 
 
-@pytest.mark.parametrize(
-    "spec", once(["dot_product|super", "linear|delta", "positional|neural"], ["dot_product|super"])
-)
+@pytest.mark.parametrize("spec", once(["dot_product|super", "linear|delta"], ["dot_product|super"]))
 def test_a_padded_batch_gives_what_single_sentences_give(spec):
     model, params = build(attention=spec.split("|")[0], decoder_attention=spec, cross_attention=spec)
     whole = apply(model, params, SOURCE, LENGTHS, TARGET)
@@ -53,37 +49,6 @@ def test_a_padded_batch_gives_what_single_sentences_give(spec):
     chex.assert_trees_all_close(whole[1:2], alone, atol=2e-5, rtol=1e-4)
     other = apply(model, params, SOURCE.at[1, 3:].set(10).at[2, 1:].set(9), LENGTHS, TARGET)
     chex.assert_trees_all_close(whole, other, atol=1e-6)
-
-
-@pytest.mark.parametrize("changes", [{}, more({"norm": "pre", "positions": "learned", "scale_embeddings": False})])
-def test_logits_depend_on_the_target_before_and_on_the_whole_source(changes):
-    model, params = build(**changes)
-    logits = apply(model, params, SOURCE, LENGTHS, TARGET)
-    changed = apply(model, params, SOURCE, LENGTHS, TARGET.at[:, 3].set(TARGET[:, 3] % 12 + 1))
-    chex.assert_trees_all_close(logits[:, :3], changed[:, :3], atol=1e-6)
-    assert np.all(np.abs(logits - changed)[:, 3:].max(axis=(0, 2)) > 1e-4)
-    changed = apply(model, params, SOURCE.at[0, 5].set(SOURCE[0, 5] % 10 + 1), LENGTHS, TARGET)
-    assert np.all(np.abs(logits - changed)[0].max(axis=-1) > 1e-4)
-
-
-CROSS = [name for name, row in MECHANISMS.items() if row.cross]
-
-
-@pytest.mark.parametrize("cross", once(CROSS, ["efficient", "additive", "positional", "linear"]))
-def test_every_row_attends_to_a_prepared_source_as_to_the_source(cross):
-    layer = MultiHeadAttention(resolve(cross, 1)[0], heads=2, length=6)
-    x, source = (jax.random.normal(jax.random.key(i), (3, n, 8)) for i, n in enumerate((5, 6)))
-    params = random_params(layer, x, source)
-
-    @jax.jit
-    def run(params, x, source):
-        prepared = layer.apply(params, source, 8, LENGTHS, method="prepare")
-        assert (prepared.value is None) == (cross in ("efficient", "gaussian"))  # each fact once
-        whole = layer.apply(params, x, source, mask=Mask(key_lengths=LENGTHS))
-        last = Mask(key_lengths=LENGTHS, query_offset=4)
-        return layer.apply(params, x[:, 4:], prepared, mask=last), whole[:, 4:]
-
-    chex.assert_trees_all_close(*run(params, x, source), atol=2e-5, rtol=1e-4)
 
 
 def count(config, vocabularies, lengths):
@@ -110,17 +75,13 @@ def test_parameters_of_marian():
 
 
 @pytest.mark.more
-def test_outputs_are_tied_to_the_targets_embeddings_and_may_have_a_bias():
-    model, params = build(output_bias=True)
-    plain, _ = build()
+def test_the_tied_output_may_have_a_bias():
+    (model, params), (plain, _) = build(output_bias=True), build()
     bias = params["params"]["head_bias"]
-    rest = {"params": {n: p for n, p in params["params"].items() if n != "head_bias"}}
-    without = apply(plain, rest, SOURCE, LENGTHS, TARGET)
-    with_bias = apply(model, params, SOURCE, LENGTHS, TARGET)
-    chex.assert_trees_all_close(with_bias, without + bias[None, None], atol=1e-5)
-    shared, params = build((13, 13), shared_embeddings=True)
-    assert "embed_target" not in params["params"]
-    assert apply(shared, params, SOURCE, LENGTHS, TARGET).shape == (3, 5, 13)
+    found = apply(model, params, SOURCE, LENGTHS, TARGET)
+    del params["params"]["head_bias"]
+    without = apply(plain, params, SOURCE, LENGTHS, TARGET)
+    chex.assert_trees_all_close(found, without + bias[None, None], atol=1e-5)
 
 
 def test_sinusoids_in_halves_are_the_same_numbers():
@@ -134,8 +95,6 @@ def test_each_layer_of_either_side_has_its_implementation():
     first, *rest = ([layer.implementation for layer in stack] for stack in stacks)
     assert first == ["reference"]
     assert rest == [["reference", "chunked(8, 16)", "chunked(8, 16)"]] * 2
-    counted = dataclasses.replace(CONFIG, decoder_depth=3, implementation="cycle(reference*2|chunked(8,16))")
-    assert counted.implementations == ("reference", "reference", "chunked(8, 16)")
 
 
 def test_caches_longer_than_learned_positions_are_refused():

@@ -1,10 +1,9 @@
-"""A model is one file and one row: this file and its row are trained, evaluated, counted and split over devices."""
+"""A model is one file and one row: this file and its row are trained, evaluated, and counted."""
 
 import dataclasses
 import json
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import pytest
 
@@ -16,8 +15,7 @@ from models.layers import MultiHeadAttention
 from models.layers.projections import Dense
 from models.mechanisms import resolve
 from tests.train.conftest import arguments
-from train import evaluate, loading, main, tasks
-from train.mesh.sharding import parameter_spec
+from train import evaluate, main
 from train.tasks.image_classification import ImageClassification
 
 WIDTH, HEADS, ROWS, COLUMNS, CLASSES = 8, 2, 8, 8, 10
@@ -72,7 +70,7 @@ def config(monkeypatch, tmp_path):
     return file
 
 
-def test_it_trains_and_is_evaluated(config, tmp_path):
+def test_it_trains_is_evaluated_and_counted(config, tmp_path):
     flags = arguments(
         tmp_path / "run", config=f"{config}:efficient", train__length="3 steps", train__eval_every="3 steps"
     )
@@ -81,24 +79,6 @@ def test_it_trains_and_is_evaluated(config, tmp_path):
     assert evaluate.evaluate(tmp_path / "run", "last", "test")[1]["loss"] == pytest.approx(
         result["final"]["test"]["loss"], rel=1e-6
     )
-    assert result["attention"] == "efficient"
-    assert result["tokens"] == ROWS
-
-
-def test_it_is_counted_and_split(config):
-    task = tasks.of(loading.resolve(str(config), {})[0])
-    shapes = jax.eval_shape(task.init, jax.random.key(0))
-    layer = 4 * (WIDTH * WIDTH + WIDTH)
-    about = task.describe(shapes)
-    assert about["attention_layer_parameters"] == layer
-    assert about["parameters"] == COLUMNS * WIDTH + WIDTH + layer + WIDTH * CLASSES + CLASSES
-    products = ROWS * (COLUMNS * WIDTH + 4 * WIDTH * WIDTH + 2 * ROWS * WIDTH) + WIDTH * CLASSES
-    assert task.cost().products == 2 * products
-
-    class Mesh:
-        shape = {"data": 1, "fsdp": 2, "tensor": 2}  # noqa: RUF012
-
-    paths = jax.tree_util.tree_leaves_with_path(shapes)
-    names = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in paths}
-    split = {name for name, shape in names.items() if any(parameter_spec(name, shape, Mesh))}
-    assert {name for name in names if name.endswith("kernel")} <= split
+    assert (result["attention"], result["tokens"]) == ("efficient", ROWS)
+    layer, ends = 2 * (WIDTH * WIDTH + WIDTH), COLUMNS * WIDTH + WIDTH + WIDTH * CLASSES + CLASSES
+    assert (result["attention_layer_parameters"], result["parameters"]) == (layer, layer + ends)
