@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from attention import Mask, UsageError
+from attention.defining.definition import reads_source
 from models.layers.multi_head import MultiHeadAttention
 from models.mechanisms import MECHANISMS, resolve
 from tests.models.small import apply, in_parts
@@ -164,7 +165,11 @@ def test_nan_in_a_padded_source_reaches_nothing(x64, spec, implementation):
     chex.assert_trees_all_close(found, clean, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("spec", "implementation"), BY_ROW)
+# Scores and recurrences that read the layer's inputs, beside the layers of each kind; the contract has all scores.
+FROM_INPUTS = [pair for pair in BY_ROW if reads_source(mechanism(pair[0]).score)]
+
+
+@pytest.mark.parametrize(("spec", "implementation"), once(BY_ROW, [*FEW, *FROM_INPUTS]))
 def test_causality_by_gradient(spec, implementation):
     module, token = layer(spec, implementation), 3
     params = params_of(module)
