@@ -14,6 +14,7 @@ from models import files
     ("text", "reason"),
     [
         ("[" * 10**5, "nested too deeply"),
+        ('{"a": ' + "[" * 900 + "]" * 900 + "}", "nested too deeply"),
         ('{"a": ' + "9" * 400 + "}", "a number has 400 digits, and at most 40 are read"),
         ('{"a": "\\ud83d"}', "half of a surrogate pair"),
         ("[]", "no object"),
