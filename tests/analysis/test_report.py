@@ -4,15 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from scipy import stats
 
-from analysis import compare, metrics, runs
+from analysis import compare, runs
 from analysis.comparison import report
 from analysis.report import main
 from analysis.statistics import holm
 from attention import UsageError
-from attention.errors import visible
 from tests.analysis.conftest import attention
 from tests.fuzz.harness import answers
 
@@ -36,38 +34,25 @@ def compared(found, *names, **options):
     return compare.compare(found, compare.baseline(found, ""), names or ["accuracy"], runs.Run.value, **options)
 
 
-def test_a_baseline_is_named_by_its_value_or_its_field(grid):
-    for wanted in ("8", "heads=8", "model.heads=8"):
-        assert compare.baseline(grid, wanted) == compare.Baseline("model.heads", 8)
-
-
 def test_each_is_compared_with_the_baseline_of_its_own_block(grid):
-    against = compare.baseline(grid, "dot_product")
-    found = compare.compare(grid, against, ["accuracy"], runs.Run.value)
+    found = compared(grid)
+    assert compare.baseline(grid, "heads=8") == compare.Baseline("model.heads", 8)
     assert [(c.group.label, c.baseline.label) for c in found] == [
         (f"{name}, heads {heads}", f"dot_product, heads {heads}") for name in ("better", "same") for heads in (4, 8)
     ]
     raw = [stats.ttest_1samp(gain, 0).pvalue for gain in GAINS.values() for _ in BASE]
     np.testing.assert_allclose([c.p for c in found], holm(np.array(raw)))
     np.testing.assert_allclose([c.difference.mean for c in found], [np.mean(g) for g in GAINS.values() for _ in BASE])
-
-
-def test_the_sentences(grid):
-    better, _, same, _ = (comparison.sentence for comparison in compared(grid))
     width = stats.sem(GAINS["better"]) * stats.t.ppf(0.975, 4) * 100
-    assert better == f"better by 5.10 ± {width:.2f} points, 5 seeds, p < 0.001"
-    assert same.startswith("no difference can be claimed (-0.04 ± ")
-    assert same.endswith(" points, 5 seeds, p = 1)")
+    assert found[0].sentence == f"better by 5.10 ± {width:.2f} points, 5 seeds, p < 0.001"
+    assert found[2].sentence.startswith("no difference can be claimed (-0.04 ± ")
 
 
 def test_of_a_loss_the_lower_is_better(tmp_path, write_run):
-    for seed in range(5):
-        for name, loss in (
-            ("dot_product", 0.5 + seed / 100),
-            ("super", 0.3 + seed / 99),
-            ("efficient", 0.9 + seed / 99),
-        ):
-            write_run(tmp_path / f"{name}{seed}", seed, loss=loss, model__attention=name)
+    losses = {"dot_product": (0.5, 100), "super": (0.3, 99), "efficient": (0.9, 99)}
+    for name, (loss, parts) in losses.items():
+        for seed in range(5):
+            write_run(tmp_path / f"{name}{seed}", seed, loss=loss + seed / parts, model__attention=name)
     worse, better = compared(runs.find([tmp_path]), "loss")
     assert better.sentence.startswith("better by 0.1998 ± ")
     assert worse.sentence.startswith("worse by 0.4002 ± ")
@@ -92,9 +77,7 @@ def test_one_seed_claims_nothing(tmp_path, write_runs):
     made = report(write_runs(tmp_path, attention(super=(0.99,), dot_product=(0.10,))))
     (conclusion,) = made.differences.columns[-1].cells
     assert conclusion == "no difference can be claimed (+89.00 points, 1 seed, a spread needs two seeds)"
-    page = made.markdown()
-    assert "No difference was tested: a test needs two seeds per setting" in page
-    assert "of the table" not in page
+    assert "No difference was tested: a test needs two seeds per setting" in made.markdown()
     assert made.verdict[-1].startswith("One seed shows nothing, since another one may reverse the order: train more")
 
 
@@ -110,56 +93,23 @@ def test_wilcoxon_where_it_can_reach_the_level(tmp_path, write_runs):
 
 
 def test_fairness_is_found_from_the_runs(tmp_path, write_run):
-    base = {"parameters": 1000, "training_flops_per_example": 10, "steps": 40, "seconds": 8.0}
-    others = {"parameters": 1005, "training_flops_per_example": 5, "steps": 80, "seconds": 9.0}
-    for seed in (0, 1, 2):
+    base = {"steps": 40, "seconds": 8.0, "git": "7a4cb2390241", "versions": {"jax": "0.10.2", "numpy": "2.4.6"}}
+    others = {"training_flops_per_example": 5, "steps": 80, "parameters": 1005, "versions": {"jax": "0.11.0"}}
+    for seed, seconds in enumerate((9.0, 5000.0, 9.0)):  # of which the median takes no notice
         write_run(tmp_path / f"a{seed}", seed, model__attention="dot_product", train__length="4 epochs", **base)
-        paused = others | ({"seconds": 5000.0} if seed == 1 else {})  # of which the median takes no notice
-        write_run(tmp_path / f"b{seed}", seed, model__attention="super", train__length="8 epochs", **paused)
+        slower = base | others | {"seconds": seconds}
+        write_run(tmp_path / f"b{seed}", seed, model__attention="super", train__length="8 epochs", **slower)
     found = runs.find([tmp_path])
-    assert compare.fairness(found, compare.baseline(found, ""), "Compared at") == (
+    against = compare.baseline(found, "")
+    assert compare.fairness(found, against, "Compared at") == (
         "Compared at equal parameters and FLOPs. "
         "Not equal: training examples (2.00 times the baseline's) and training time (1.12 times the baseline's)."
     )
-    said = compare.fairness(found, compare.baseline(found, ""), "Compared at", clocks=False)
+    said = compare.fairness(found, against, "Compared at", clocks=False)
     assert said.endswith("Not equal: training examples (2.00 times the baseline's).")
+    made = "The runs were not made alike, which may explain differences too: jax (0.10.2, 0.11.0)."
+    assert made in report(found).markdown()
     assert found.keys == ("model.attention",)  # the length follows
-
-
-def test_runs_made_with_other_code_or_packages_are_said_to_be(tmp_path, write_run):
-    made = {"git": "7a4cb2390241", "devices": "1 cpu", "matmul_precision": "default"}
-    made |= {"versions": {"jax": "0.10.2", "numpy": "2.4.6"}}
-    for name in ("dot_product", "super"):
-        write_run(tmp_path / name, model__attention=name, **made)
-    assert "not made alike" not in report(runs.find([tmp_path])).markdown()
-    other = {
-        "git": "4a2d2b032e0b-dirty",
-        "matmul_precision": "float32",
-        "versions": {"jax": "0.11.0", "numpy": "2.4.6"},
-    }
-    write_run(tmp_path / "c", 1, model__attention="super", **made | other)
-    said = "The runs were not made alike, which may explain differences too: code (4a2d2b032e0b-dirty, "
-    said += "7a4cb2390241), precision of products (default, float32) and jax (0.10.2, 0.11.0)."
-    assert report(runs.find([tmp_path])).markdown().count(said) == 1
-
-
-def test_how_often_runs_are_evaluated_tells_them_apart(tmp_path, write_run):
-    """It decides among how many steps the best one is chosen."""
-    for seed, every in enumerate(("1 epoch", "2 epochs")):
-        write_run(tmp_path / every, seed, train__eval_every=every, train__log_every=every)
-    assert [dict(each.settings) for each in runs.find([tmp_path]).groups] == [
-        {"train.eval_every": "1 epoch"},
-        {"train.eval_every": "2 epochs"},
-    ]
-
-
-@pytest.mark.parametrize(
-    ("p", "text"),
-    [(0.0004, "p < 0.001"), (0.0412, "p = 0.041"), (0.0501, "p = 0.0501"), (0.0496, "p = 0.0496"), (0.05, "p = 0.05")],
-)
-def test_p_is_on_the_side_of_the_level_where_it_is_printed(p, text):
-    assert metrics.P.phrase(p) == text
-    assert metrics.P.text(p) == text.removeprefix("p ").removeprefix("= ")
 
 
 @pytest.mark.parametrize(
@@ -188,21 +138,13 @@ def test_curves_are_compared_where_the_first_has_finished(tmp_path, write_run, k
     assert math.isclose(values["efficient"], 0.85 if kind == "examples" else 0.5 + 0.6 * 0.2)
 
 
-def test_the_page_has_it_all(grid, tmp_path, undrawn, capsys):
+def test_the_page_has_it_all(grid, tmp_path, undrawn):
     assert main([str(tmp_path / "runs"), f"--out={tmp_path / 'out'}", "--metric=accuracy,seconds_per_epoch"]) == 0
-    assert f" Curves and all figures: {tmp_path / 'out/report.html'} " in " ".join(capsys.readouterr().out.split())
     page = (tmp_path / "out/report.md").read_text()
-    assert (
-        "| better | 4 | 100 (1) | 1,000 (1) | 2.00 ± 0.00 (1) | 5 ± 0 (1) | 95.00 ± 0.00 (1) | 95.90 ± 1.13 (1) |"
-        in page
-    )
+    row = "| better | 4 | 100 (1) | 1,000 (1) | 2.00 ± 0.00 (1) | 5 ± 0 (1) | 95.00 ± 0.00 (1) | 95.90 ± 1.13 (1) |"
+    assert row in page
     assert "Compared at equal training examples, parameters, FLOPs and training time." in page
-    lines = (tmp_path / "out/report.csv").read_text().splitlines()
-    assert len(lines) == 1 + len(grid.groups)
-    row = dict(zip(lines[0].split(","), lines[1].split(","), strict=True))
-    accuracies = np.add(BASE[4], GAINS["better"])
-    _, end = stats.t.interval(0.95, 4, accuracies.mean(), stats.sem(accuracies))
-    assert math.isclose(float(row["test_accuracy_plus_minus"]), end - accuracies.mean())
+    assert (tmp_path / "out/report.csv").read_text().count("\n") == 1 + len(grid.groups)
     assert (tmp_path / "out/differences.csv").read_text().count("\n") == 1 + 2 * 4
     assert (tmp_path / "out/report.tex").read_text().count(r"\begin{tabular}") == 2
 
@@ -213,13 +155,10 @@ def test_a_report_goes_where_all_runs_are_or_where_it_is_told(tmp_path, write_ru
     monkeypatch.chdir(tmp_path)
     assert main(["a/dot_product", "b/super"]) == 2
     assert f"in several folders, such as {tmp_path}/a and {tmp_path}/b; say where" in capsys.readouterr().err
-    assert not list(tmp_path.rglob("report.md"))
-    assert main(["a/dot_product", "a/../b/super", "--out=c"]) == 0
-    assert main(["a/dot_product", "b/../a"]) == 2
+    assert main(["a/dot_product", "b/super", "--out=c"]) == 0
     assert main(["a/dot_product", "b/../a/dot_product"]) == 0
-    assert main(["b/super"]) == 0
     places = [str(path.relative_to(tmp_path).parent) for path in sorted(tmp_path.rglob("report.md"))]
-    assert places == ["a", "b/super", "c"]
+    assert places == ["a", "c"]
 
 
 def test_what_has_no_baseline_is_named(tmp_path, write_runs):
@@ -230,28 +169,12 @@ def test_what_has_no_baseline_is_named(tmp_path, write_runs):
     page = report(write_runs(tmp_path / "a", dict([*fields.items()][:3]))).markdown()
     assert "No baseline equals these rows in all other fields: super, heads 8." in page
     found = write_runs(tmp_path / "b", dict([*fields.items()][1:]))
-    why = r"No setting is like one of --baseline=dot_product in all but model\.attention"
-    with pytest.raises(UsageError, match=why):
+    with pytest.raises(UsageError, match=r"No setting is like one of --baseline=dot_product in all but"):
         compare.baseline(found, "dot_product")
-    assert compare.baseline(found, "") == compare.Baseline("model.heads", 4)
     page = report(write_runs(tmp_path / "c", {name: fields[name] for name in ("super-4", "dot_product-16")})).markdown()
     assert "Rows differ in more than attention, which may explain differences too: heads." in page
     made = report(write_runs(tmp_path / "d", {"one": fields["super-4"]}))
-    assert "1 setting, 2 runs; seeds per setting: 2. There is nothing to compare with." in made.markdown()
     assert made.verdict[:1] == ["Nothing is compared: there is one setting, or no two that differ in one field alone."]
-
-
-def test_all_groups_are_drawn_with_every_baseline(grid, tmp_path, monkeypatch):
-    intervals, curves = [], []
-    monkeypatch.setattr("analysis.pictures.intervals.figure", lambda *given: intervals.append(given) or Figure())
-    monkeypatch.setattr("analysis.pictures.curves.figure", lambda *given: curves.append(given) or Figure())
-    assert main([str(tmp_path / "runs"), f"--out={tmp_path}"]) == 0
-    assert intervals[0][2] == {"dot_product, heads 4", "dot_product, heads 8"}
-    ((groups,),) = curves
-    assert list(groups) == [each.label for each in grid.groups]
-    assert (tmp_path / "curves.svg").is_file()
-    assert [len(records) for records in groups.values()] == [5] * 6
-    assert groups["better, heads 4"][0][0]["split"] == "train"
 
 
 @pytest.mark.parametrize(
@@ -262,9 +185,7 @@ def test_all_groups_are_drawn_with_every_baseline(grid, tmp_path, monkeypatch):
             ["--baseline=8"],
             "--baseline=8 is a value of model.depth and of model.heads; write --baseline=model.depth=8.",
         ),
-        (["--metric=acuracy"], "Unknown metric 'acuracy'. Did you mean 'accuracy'?"),
         (["--metric=bleu"], "Unknown metric of these runs 'bleu'. Valid: accuracy,"),
-        (["--at=hours"], "Unknown --at 'hours'. Valid: examples, flops, seconds."),
         (["--at=seconds"], "was not evaluated before the first run had finished; give all runs a shorter"),
     ],
 )
@@ -286,31 +207,10 @@ def test_what_is_in_doubt_is_said_beside_the_verdict(tmp_path, write_run):
     for name, accuracies in {"dot_product": (0.9, 0.98), "super": (0.5, 0.49)}.items():
         for seed, accuracy in enumerate(accuracies):
             write_run(tmp_path / f"{name}{seed}", seed, accuracy, model__attention=name, **facts)
-    made = report(runs.find([tmp_path]))
-    assert made.verdict[-3:] == [
-        "Caution: The test split has only 15 examples, so one of them is 6.67 % of its result.",
-        "Caution: super: An accuracy of 49.5% is not above the 50.0% of giving the same class always.",
-        "Caution: The 95% interval of the test accuracy reaches beyond 0 or 100 % for dot_product; more seeds make it "
-        "narrower.",
-    ]
-    assert all(sentence in made.markdown() for sentence in made.verdict)
-
-
-STEERING = "a\x1b]0;title\x07\x90\x9d\u202e\nb"
-SHOWN = r"a\x1b]0;title\x07\x90\x9d\u202e\nb"
-
-
-def test_what_names_and_configs_hold_steers_no_terminal(tmp_path, write_run, capsys):
-    for name in ("dot_product", STEERING):
-        write_run(tmp_path / "runs" / name.replace("\n", ""), model__attention=name)
-    write_run(tmp_path / "runs" / "late\x1b[2J", finished=False)
-    assert main([str(tmp_path / "runs"), f"--out={tmp_path / 'out'}"]) == 0
-    files = [path for path in (tmp_path / "out").iterdir() if path.suffix != ".png"]
-    texts = {path.name: path.read_text() for path in files} | {"screen": capsys.readouterr().out}
-    assert texts == {name: visible(text) for name, text in texts.items()}
-    assert SHOWN in texts["report.md"]
-    assert SHOWN in texts["report.csv"]
-    assert SHOWN.replace("\\", "\\\\") in texts["report.html"]  # which is JSON
+    few, constant, wide = report(runs.find([tmp_path])).verdict[-3:]
+    assert few == "Caution: The test split has only 15 examples, so one of them is 6.67 % of its result."
+    assert constant == "Caution: super: An accuracy of 49.5% is not above the 50.0% of giving the same class always."
+    assert "interval of the test accuracy reaches beyond 0 or 100 % for dot_product; more seeds" in wide
 
 
 ODD = {
@@ -321,22 +221,26 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("at", ["", *compare.BUDGETS])
 @pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("both", [False, True])
-def test_runs_with_little_in_them_are_reported(tmp_path, write_run, odd, at, both):
+def test_runs_with_little_in_them_are_reported(tmp_path, write_run, odd):
     """They are refused in a sentence if curves are compared at a budget that a run does not record."""
     for seed in range(2):
         write_run(tmp_path / f"a{seed}", seed, model__attention="super", **ODD[odd])
-        write_run(tmp_path / f"b{seed}", seed, model__attention="dot_product", **(ODD[odd] if both else {}))
-    page = answers(lambda: report(runs.find([tmp_path]), at=at).markdown())
-    assert page or at or both
+        write_run(tmp_path / f"b{seed}", seed, model__attention="dot_product")
+    assert report(runs.find([tmp_path])).markdown()
+    for at in compare.BUDGETS:
+        answers(lambda at=at: report(runs.find([tmp_path]), at=at).markdown())
 
 
-@pytest.mark.parametrize("changes", [{"data__source": {"a": 1}}, {"data__classes": [{}]}, {"data__batch_size": 0}])
-def test_a_config_that_is_none_of_a_run_is_left_out_beside_a_whole_one(tmp_path, write_run, changes):
-    write_run(tmp_path / "a", **changes)
-    write_run(tmp_path / "b", 1)
+def test_a_config_that_is_none_of_a_run_is_left_out_beside_a_whole_one(tmp_path, write_run):
+    for name, changes in (
+        ("a", {"data__source": {"a": 1}}),
+        ("b", {"data__classes": [{}]}),
+        ("c", {"data__batch_size": 0}),
+    ):
+        write_run(tmp_path / name, **changes)
+    write_run(tmp_path / "whole", 1)
     found = runs.find([tmp_path])
-    assert [run.path.name for group in found.groups for run in group.runs] == ["b"]
-    assert found.left_out == (f"{tmp_path / 'a'} was left out: its config.json is not that of a run.",)
+    assert [run.path.name for group in found.groups for run in group.runs] == ["whole"]
+    said = "was left out: its config.json is not that of a run."
+    assert found.left_out == tuple(f"{tmp_path / name} {said}" for name in "abc")
