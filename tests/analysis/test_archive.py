@@ -29,7 +29,6 @@ def test_groups_and_reports_are_those_of_the_folders(tmp_path, swept, capsys):
     assert archive.main([str(swept), f"--out={kept}"]) == 0
     said = capsys.readouterr().out
     assert f"Kept 4 finished runs in {kept}." in said
-    assert "linear/seed0 was left out: the run has not finished." in said
     ours, theirs = runs.find([kept]), runs.find([swept])
     assert [each.label for each in ours.groups] == ["super", "dot_product"]
     for one, other in zip(ours.groups, theirs.groups, strict=True):
@@ -48,35 +47,30 @@ def test_it_holds_what_runs_share_once_and_no_path_from_outside(tmp_path, swept)
     text = kept.read_text()
     assert str(tmp_path) not in text
     assert text.count('"optimizer.learning_rate"') == 1
-    assert len([line for line in text.splitlines() if '"results"' in line]) == 4
 
 
 RUN = {"path": "a", "config": {}, "results": [], "record": []}
+CONFIG = {"task": "", "seed": 0, "data.batch_size": 1, "data.source": ""}
 NO_ARCHIVES = [
-    "",
-    "[]",
-    "{}",
-    json.dumps({"asked": {}, "config": {}, "runs": [{"path": "a"}]}),
-    json.dumps({"asked": {}, "config": {}, "runs": [RUN]}),
-    json.dumps(
-        {"asked": {}, "config": {"task": "", "seed": 0, "data.batch_size": 1}, "runs": [RUN | {"results": [{}]}]}
-    ),
+    [],
+    {},
+    {"asked": {}, "config": {}, "runs": [RUN]},
+    {"asked": {}, "config": CONFIG, "runs": [RUN | {"results": [{}]}]},
+    {"asked": {}, "config": CONFIG, "runs": [RUN | {"path": "../a"}]},
 ]
 
 
-@pytest.mark.parametrize("text", NO_ARCHIVES)
-def test_a_file_that_is_no_archive_is_refused(tmp_path, text):
-    (tmp_path / "a.json").write_text(text)
+@pytest.mark.parametrize("content", NO_ARCHIVES)
+def test_a_file_that_is_no_archive_is_refused(tmp_path, content):
+    (tmp_path / "a.json").write_text(json.dumps(content))
     with pytest.raises(UsageError, match=r"a\.json is no archive of runs; give folders of runs, or what"):
         runs.find([tmp_path / "a.json"])
 
 
 def test_mistakes_are_one_sentence(tmp_path, swept, capsys):
     for arguments, message in [
-        ([str(tmp_path / "none"), "--out=a.json"], "none is no folder"),
         ([str(swept), f"--out={tmp_path}/a.txt"], "must end in .json"),
         ([str(swept / "sweep.json"), f"--out={tmp_path}/a.json"], "sweep.json is no folder; give folders"),
-        ([str(swept), f"--out={swept}/sweep.json/a.json"], "sweep.json: File exists."),
     ]:
         assert archive.main(arguments) == 2
         assert message in capsys.readouterr().err
@@ -91,10 +85,8 @@ def test_folders_whose_names_are_not_in_utf8_are_compared_kept_and_named(tmp_pat
     monkeypatch.chdir(strange)
     for program, flags in ((report, ["."]), (archive, [".", "--out=../kept.json"]), (report, ["..", "--out=out"])):
         assert program.main(flags) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert "caf\\udce9/unfinished was left out: the run has not finished." in " ".join(said.out.split())
+    said = " ".join(capsys.readouterr().out.split())
+    assert "caf\\udce9/unfinished was left out: the run has not finished." in said
     assert "caf\\udce9" in (strange / "out/report.md").read_text(encoding="utf-8")
-    (strange / "out/report.html").read_text(encoding="utf-8")
     assert archive.main(["..", "--out=../above.json"]) == 0
     assert "caf\\udce9/super" in {str(entry.path) for entry in archive.read(tmp_path / "above.json").entries}

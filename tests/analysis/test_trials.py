@@ -5,20 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from analysis import statistics, trials, verdicts
+from analysis import trials, verdicts
 from tests.analysis.tried import row
 from train.grids.declaration import Comparison
 from train.grids.trial_table import TrialTable
-
-
-def test_the_interval_of_a_share_is_that_of_wilson():
-    """Its formula is (p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n) (Wilson 1927)."""
-    z = 1.959963984540054
-    for solved, seeds in ((0, 5), (3, 5), (5, 5), (1, 2)):
-        share, n = solved / seeds, seeds
-        middle, half = share + z**2 / (2 * n), z * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-        expected = np.array([middle - half, middle + half]) / (1 + z**2 / n)
-        np.testing.assert_allclose(statistics.wilson(solved, seeds), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_a_cell_has_a_mean_an_interval_within_0_and_1_and_a_share_that_solves(tried):

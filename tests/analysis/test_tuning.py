@@ -26,8 +26,9 @@ TRIED = {
 def swept(tmp_path, write_run):
     """Makes a sweep of two mechanisms with a rate each and two seeds, and a finished trial, which is not its run."""
     folder = tmp_path / "runs"
-    cells = {name: {"chosen": {TUNE["field"]: rate}, "tried": TRIED[name]} for name, rate in chosen().items()}
-    for name, rate in chosen().items():
+    chosen = {"attention=dot_product": "1e-3", "attention=super": "3e-3"}
+    cells = {name: {"chosen": {TUNE["field"]: rate}, "tried": TRIED[name]} for name, rate in chosen.items()}
+    for name, rate in chosen.items():
         for seed in (0, 1):
             settings = {"model__attention": name.partition("=")[2], "optimizer__learning_rate": float(rate)}
             write_run(folder / name / f"seed{seed}", seed, accuracy=0.9 + 0.01 * seed, **settings)
@@ -39,21 +40,14 @@ def swept(tmp_path, write_run):
     return folder
 
 
-def chosen():
-    return {"attention=dot_product": "1e-3", "attention=super": "3e-3"}
-
-
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_has_what_was_tried_and_chosen(tmp_path, swept):
     assert report.main([str(swept), f"--out={tmp_path / 'out'}"]) == 0
     page = (tmp_path / "out/report.md").read_text()
-    assert "## Tuning" in page
     assert "| attention=dot_product | 60.00 | – | 1e-3 |" in page
     assert "| attention=super | 50.00 | 85.00 | 3e-3 |" in page
     assert "tuned in trials of 1/3 of a run's length with 2 seeds" in page
-    assert TUNE["rule"] in page
     assert "2 settings, 4 runs" in page  # the trial is none of them
-    assert (tmp_path / "out/tuning.csv").read_text().splitlines()[0] == "setting,1e-3,3e-3,chosen"
-    assert (tmp_path / "out/tuning.png").stat().st_size > 1000
 
 
 def test_an_archive_keeps_it(tmp_path, swept):

@@ -42,19 +42,7 @@ def judged(gain, claim="better", effect=0.0, metric="accuracy", margin=0.002):
         (0.0025, "better", 0.005, "does not hold"),
         (-0.010, "worse", 0.0, "holds"),
         (0.010, "worse", 0.0, "does not hold"),
-        (0.000, "equal", 0.0, "equal within 0.20 points"),
         (0.010, "equal", 0.0, "does not hold"),
-        (-0.010, "equal", 0.0, "does not hold"),
-        (0.002, "equal", 0.0, "undecided"),
-        (0.010, "no worse", 0.0, "holds"),
-        (0.000, "no worse", 0.0, "holds"),
-        (-0.002, "no worse", 0.0, "undecided"),
-        (-0.010, "no worse", 0.0, "does not hold"),
-        (0.010, "as much", 0.005, "holds"),
-        (0.0045, "as much", 0.005, "holds"),
-        (0.003, "as much", 0.005, "undecided"),
-        (-0.010, "as much", 0.005, "does not hold"),
-        (0.0015, "as much", 0.003, "undecided"),
         (0.010, "", 0.0, "better"),
         (-0.010, "", 0.0, "worse"),
     ],
@@ -101,15 +89,6 @@ def test_a_claim_of_one_side_has_one_limit(claim, effect, limit):
         assert words == ("holds" if low > limit else "does not hold" if high < limit else "undecided")
         seen.add(words)
     assert seen == {"holds", "does not hold", "undecided"}
-
-
-@pytest.mark.more
-def test_a_claim_at_the_margin_holds_as_rarely_as_the_level_says():
-    rng = np.random.default_rng(1)
-    declared = Declaration("?", "accuracy", 0.01, [Comparison("a", ["a"], ["b"], "better")])
-    results = (found(a=rng.normal(0.01, 0.005, 5), b=np.zeros(5)) for _ in range(400))
-    held = sum(verdicts.judge(run, declared)[0].words == "holds" for run in results)
-    assert held <= stats.binom.ppf(0.999, 400, 0.025)
 
 
 def test_a_family_is_corrected_together():
