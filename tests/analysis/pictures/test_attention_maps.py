@@ -1,16 +1,13 @@
 """Rollout and mixing by hand, and which models have weights."""
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from analysis.pictures.attention_maps import mixing, rollout
 from attention import UnsupportedError
-from models.gpt import GPT, GPTConfig
 from models.layers.attention_weights import attention_weights
-from tests.models.small import small
 
 TOKENS = jnp.zeros((1, 3), jnp.int32)
 
@@ -36,26 +33,13 @@ def test_rollout_of_heads_signs_identities_and_nothing(layers, rolled):
     np.testing.assert_allclose(rollout([np.array(weights, float) for weights in layers])[-1], rolled)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("heads", [(), (2,)])
+@pytest.mark.parametrize(("causal", "heads"), [(False, ()), (True, (2,))])
 def test_mixing_is_the_weights_times_the_leading_block_of_w_a(causal, heads):
     rng = np.random.default_rng(0)
     weights, kernel = rng.random((3, 2, 4, 4), np.float32), rng.standard_normal((*heads, 6, 6)).astype(np.float32)
     block = kernel[..., :4, :4]
     expected = weights @ (np.tril(block) if causal else block)
     np.testing.assert_allclose(mixing(weights, jnp.asarray(kernel), causal=causal), expected, rtol=1e-4, atol=1e-5)
-
-
-def gpt(**own):
-    config = small(GPTConfig, name="gpt", tied_output=True, scale_embeddings=False, **own)
-    model = GPT(config, vocabulary=11, length=8)
-    return model, jax.eval_shape(model.init, jax.random.key(0), TOKENS)["params"]
-
-
-def test_layers_are_in_their_order():
-    (model, params), found = gpt(depth=11), []
-    jax.eval_shape(lambda params: found.extend(attention_weights(model, params, TOKENS)), params)
-    assert found == [f"block_{layer}/attention" for layer in range(11)]
 
 
 def test_models_without_attention_between_tokens_are_refused():

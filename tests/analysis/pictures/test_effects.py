@@ -33,11 +33,3 @@ def test_marks_are_at_the_seeds_their_mean_and_the_ends_of_its_interval():
 )
 def test_what_is_claimed_is_on_its_side(metric, claim, place):
     assert drawn(metric, claim).lines[-1].get_xdata() == [pytest.approx(place)]
-
-
-def test_the_axis_names_its_unit_once_and_a_long_name_leaves_room_for_it():
-    axes = drawn("bleu_to_48", "better", "attention against a fixed vector, sources of 19 to 48 pieces")
-    assert axes.get_xlabel() == "difference in test BLEU of the group up to 48 tokens"
-    assert max(map(len, axes.get_yticklabels()[0].get_text().split("\n"))) <= effects.WIDEST
-    axes.figure.draw_without_rendering()
-    assert axes.get_tightbbox().x1 <= axes.figure.bbox.x1

@@ -34,20 +34,6 @@ def test_the_curves_have_a_panel_for_each_trial(tried):
     np.testing.assert_allclose([line.get_ydata() for line in means], [[50, 70.4], [50, RETAINED]])
 
 
-def test_panels_without_a_trial_are_not_shown(tried):
-    """Four trials are in two rows of three."""
-    more = dict.fromkeys(("copying", "recall"), tried.trials["parity"])
-    panels = trials.curves(TrialTable(tried.trials | more, tried.rows, tried.made), ["delta"]).axes
-    assert [axes.get_visible() for axes in panels] == [True] * 4 + [False] * 2
-
-
-def test_the_map_writes_means_and_seeds_that_solved(tried):
-    (axes,) = trials.heat(tried).axes
-    texts = [text.get_text() for text in axes.texts]
-    assert texts[:4] == ["100 (5/5)", "70", "100 (5/5)", "80 (3/5)"]  # of delta
-    assert texts[-4:] == ["–"] * 4
-
-
 def test_the_program_draws_them(tried, tmp_path):
     tried.write(tmp_path / "trials.json")
     for kind in ("map", "frontier"):
