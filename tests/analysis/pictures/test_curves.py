@@ -95,5 +95,5 @@ def test_a_sweep_is_the_runs_in_it_and_what_is_no_run_is_passed_over(tmp_path, c
     groups = curves.read([f"swept={tmp_path}/s", f"{tmp_path}/lone.log"])
     assert {label: len(records) for label, records in groups.items()} == {"swept": 2}
     assert capsys.readouterr().out == "Skipped, since they hold no run: lone.log.\n"
-    with pytest.raises(UsageError, match="no metrics.jsonl yet"):
+    with pytest.raises(UsageError, match=r"no metrics\.jsonl yet"):
         curves.read([f"{tmp_path}/s/b/seed0"])
