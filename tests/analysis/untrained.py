@@ -11,6 +11,14 @@ from train.main import parse
 from train.run import workdir
 from train.run.checkpoints import Checkpoints
 
+DATES = {
+    "config": "configs/translate_dates.py",
+    "data__source": "dates(sources=('en',), targets=('de',), first=2000, last=2001)",
+    "data__validation_split": "validation",
+    "data__test_split": "test",
+    "model__decoder_depth": 1,
+}
+
 
 def untrained(path: Path, **changes) -> None:
     """Writes a run whose only checkpoint is at step 0; fields are given as `model__depth=2`, or as `config`."""

