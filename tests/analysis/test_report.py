@@ -49,13 +49,11 @@ def test_each_is_compared_with_the_baseline_of_its_own_block(grid):
 
 
 def test_of_a_loss_the_lower_is_better(tmp_path, write_run):
-    losses = {"dot_product": (0.5, 100), "super": (0.3, 99), "efficient": (0.9, 99)}
-    for name, (loss, parts) in losses.items():
-        for seed in range(5):
-            write_run(tmp_path / f"{name}{seed}", seed, loss=loss + seed / parts, model__attention=name)
-    worse, better = compared(runs.find([tmp_path]), "loss")
+    for seed in range(5):
+        write_run(tmp_path / f"a{seed}", seed, loss=0.5 + seed / 100, model__attention="dot_product")
+        write_run(tmp_path / f"b{seed}", seed, loss=0.3 + seed / 99, model__attention="super")
+    (better,) = compared(runs.find([tmp_path]), "loss")
     assert better.sentence.startswith("better by 0.1998 ± ")
-    assert worse.sentence.startswith("worse by 0.4002 ± ")
 
 
 def test_seeds_that_do_not_pair_are_compared_by_welchs_test(tmp_path, write_runs):
@@ -164,17 +162,14 @@ def test_a_report_goes_where_all_runs_are_or_where_it_is_told(tmp_path, write_ru
 def test_what_has_no_baseline_is_named(tmp_path, write_runs):
     fields = {
         f"{name}-{heads}": ({"model__attention": name, "model__heads": heads}, (0.5, 0.6))
-        for name, heads in (("dot_product", 4), ("super", 4), ("super", 8), ("dot_product", 16))
+        for name, heads in (("dot_product", 4), ("super", 4), ("super", 8))
     }
-    page = report(write_runs(tmp_path / "a", dict([*fields.items()][:3]))).markdown()
+    page = report(write_runs(tmp_path / "a", fields)).markdown()
     assert "No baseline equals these rows in all other fields: super, heads 8." in page
-    found = write_runs(tmp_path / "b", dict([*fields.items()][1:]))
+    apart = write_runs(tmp_path / "b", {name: fields[name] for name in ("super-8", "dot_product-4")})
+    assert "Rows differ in more than attention, which may explain differences too: heads." in report(apart).markdown()
     with pytest.raises(UsageError, match=r"No setting is like one of --baseline=dot_product in all but"):
-        compare.baseline(found, "dot_product")
-    page = report(write_runs(tmp_path / "c", {name: fields[name] for name in ("super-4", "dot_product-16")})).markdown()
-    assert "Rows differ in more than attention, which may explain differences too: heads." in page
-    made = report(write_runs(tmp_path / "d", {"one": fields["super-4"]}))
-    assert made.verdict[:1] == ["Nothing is compared: there is one setting, or no two that differ in one field alone."]
+        compare.baseline(apart, "dot_product")
 
 
 @pytest.mark.parametrize(
@@ -213,20 +208,19 @@ def test_what_is_in_doubt_is_said_beside_the_verdict(tmp_path, write_run):
     assert "interval of the test accuracy reaches beyond 0 or 100 % for dot_product; more seeds" in wide
 
 
-ODD = {
-    "of one step, without time": {"steps": 1, "seconds": 0.0, "curve": (0.5,)},
-    "with an empty record": {"curve": ()},
-    "without FLOPs": {"training_flops_per_example": math.nan},
-    "never evaluated at the metric": {"test": {"loss": 0.5}},
-}
-
-
-@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"steps": 1, "seconds": 0.0, "curve": (0.5,)},
+        {"curve": ()},
+        {"training_flops_per_example": math.nan},
+        {"test": {"loss": 0.5}},
+    ],
+)
 def test_runs_with_little_in_them_are_reported(tmp_path, write_run, odd):
     """They are refused in a sentence if curves are compared at a budget that a run does not record."""
-    for seed in range(2):
-        write_run(tmp_path / f"a{seed}", seed, model__attention="super", **ODD[odd])
-        write_run(tmp_path / f"b{seed}", seed, model__attention="dot_product")
+    write_run(tmp_path / "a", model__attention="super", **odd)
+    write_run(tmp_path / "b", model__attention="dot_product")
     assert report(runs.find([tmp_path])).markdown()
     for at in compare.BUDGETS:
         answers(lambda at=at: report(runs.find([tmp_path]), at=at).markdown())

@@ -1,7 +1,6 @@
-"""A report in a terminal: the verdict first, what fits, colours where they are wanted, and stable text in a pipe."""
+"""A report in a terminal: the verdict first, what fits, and stable text in a pipe."""
 
 import io
-import re
 import sys
 from pathlib import Path
 
@@ -23,50 +22,33 @@ def made(tmp_path, write_run, write_runs):
     return report(write_runs(tmp_path, attention(dot_product=(0.9,) * 3, super=better, efficient=alike)))
 
 
+def test_a_pipe_gets_plain_text_of_80_columns_with_the_verdict_first(made, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    screen.show(made, FILES)
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    assert lines[0].startswith("Accuracy: super is better than dot_product by 5.10 ± ")
+    assert made.found.left_out[0] in " ".join(text.split())
+    assert max(len(line) for line in lines if "/" not in line) <= 80
+    assert ESCAPE not in text
+
+
+def test_a_terminal_gets_the_columns_that_fit_and_the_names_of_the_others(made):
+    titles = [column.title for column in made.overview.columns]
+    for columns, least in ((60, 3), (100, 5), (400, len(titles))):
+        table, hidden = screen.fitting(made.overview, screen.Console(width=columns))
+        assert [*(column.header for column in table.columns), *hidden] == titles
+        assert least <= len(table.columns) <= (5 if columns == 60 else len(titles))
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
 
 
-def on_a_terminal(act, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", terminal := Terminal())
-        act()
-    return terminal.getvalue()
-
-
-def shown_on(columns, made, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(columns))
+def test_claims_have_a_colour_on_a_terminal(made, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    return on_a_terminal(lambda: screen.show(made, FILES), monkeypatch)
-
-
-def test_a_pipe_gets_plain_text_of_80_columns_with_the_verdict_first(made, capsys, monkeypatch):
-    texts = []
-    for columns in ("40", "200"):
-        monkeypatch.setenv("COLUMNS", columns)
-        screen.show(made, FILES)
-        texts.append(capsys.readouterr().out)
-    assert texts[0] == texts[1]
-    lines, words = texts[0].splitlines(), " ".join(texts[0].split())
-    assert lines[0].startswith("Accuracy: super is better than dot_product by 5.10 ± ")
-    assert made.found.left_out[0] in words
-    assert max(len(line) for line in lines if "/" not in line) <= 80
-    assert ESCAPE not in texts[0]
-
-
-@pytest.mark.parametrize(("columns", "fits"), [(80, False), (140, True)])
-def test_a_terminal_gets_as_many_columns_as_fit(made, monkeypatch, columns, fits):
-    plain = re.sub(r"\x1b\[[\d;]*m", "", shown_on(columns, made, monkeypatch)).splitlines()
-    assert max(len(line) for line in plain if "/" not in line) <= columns
-    (row,) = (line for line in plain if line.strip().startswith("super"))
-    assert ("1,000" in row) == fits  # parameters
-
-
-def test_claims_have_a_colour_and_a_word(made, monkeypatch):
-    text = shown_on(120, made, monkeypatch)
-    assert "\x1b[1;32mAccuracy: super is better than dot_product" in text
-    assert "\x1b[32mbetter" in text
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert ESCAPE not in on_a_terminal(lambda: screen.show(made, FILES), monkeypatch)
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    screen.show(made, FILES)
+    assert "\x1b[1;32mAccuracy: super is better" in terminal.getvalue()

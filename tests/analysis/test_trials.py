@@ -19,13 +19,6 @@ def test_a_cell_has_a_mean_an_interval_within_0_and_1_and_a_share_that_solves(tr
     assert (found.solved, found.seeds) == (5, 5)
 
 
-def test_sizes_are_in_order(tried):
-    extended = row("stacked", "linear", [0.5] * 5, 64)
-    tried.rows.insert(0, extended)
-    assert trials.sizes(tried, "stacked") == ["accuracy", "accuracy_at_64", "accuracy_at_128"]
-    assert [trials.size_of(name) for name in trials.sizes(tried, "stacked")] == ["", "64", "128"]
-
-
 def test_differences_are_seed_by_seed_of_those_that_both_have(tried):
     found = trials.at_greatest(tried, "stacked", "retention", "linear")
     np.testing.assert_allclose(found, [-0.30, 1 / 64 - 0.52, -0.27, -0.30, -0.31])

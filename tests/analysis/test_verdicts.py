@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis import runs, verdicts
-from analysis.comparison import report
+from analysis import verdicts
 from analysis.runs import Found, Group, Run
-from tests.analysis.conftest import attention
-from train.grids import grid
 from train.grids.declaration import Comparison, Declaration
 
 SPREAD = np.array([-0.001, 0.0005, 0.001, -0.0005, 0.0])  # over five seeds, of mean 0
@@ -119,22 +116,6 @@ def test_the_smallest_effect_is_cohens():
     for count, effect, enough in ((34, 0.5, True), (33, 0.5, False), (15, 0.8, True), (14, 0.8, False)):
         values = np.linspace(-1, 1, count)
         assert (verdicts.detectable(values / values.std(ddof=1)) <= effect) == enough
-
-
-def test_a_report_has_the_verdicts_of_what_was_declared(tmp_path, write_runs):
-    write_runs(tmp_path, attention(dot_product=0.9 + 0 * SPREAD, super=0.95 + SPREAD))
-    comparison = {
-        "name": "super",
-        "settings": ["super"],
-        "baselines": ["dot_product"],
-        "claim": "better",
-        "effect": 0.01,
-    }
-    declared = {"question": "Is it?", "metric": "accuracy", "margin": 0.002, "family": [comparison]}
-    grid.write(tmp_path, {"over": {"model.attention": ["dot_product", "super"]}, "declaration": declared})
-    made = report(runs.find([tmp_path]))
-    assert "| super | better by 1.00 points | 5 | +5.00 ± 0.10 | +50.46 | holds | 0.13 |" in made.markdown()
-    assert made.verdict[0] == "Declared: super (better by 1.00 points): holds (+5.00 ± 0.10, 5 seeds)."
 
 
 def test_to_be_ahead_at_every_evaluation_no_amount_is_claimed():

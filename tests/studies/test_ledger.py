@@ -7,20 +7,18 @@ import csv
 import functools
 import itertools
 import json
-import re
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from attention import UsageError
-from studies import kept, ledger, numbers
+from studies import kept, ledger
 from studies.declared import ALL
 from studies.definitions import DECLARATIONS
 from studies.ledger import Claim
 from tests.conftest import ROOT
 
-FRONT = (ROOT / "docs/replication.md").read_text(encoding="utf-8")
 LOWER = ("loss", "perplexity")
 BLEU = (1, " BLEU", 2)
 UNITS = {"accuracy": (100, " points", 2), "bleu": BLEU, "bleu_to_48": BLEU, "loss": (1, "", 4)}
@@ -120,15 +118,6 @@ def derived(study, metric="", split="test", amounts=False):
     return words
 
 
-@functools.cache
-def derived_as_declared(study, metric="", split="test"):
-    """Derives the verdicts on what a study declared; effects count only for the declared metric of test data."""
-    declared = families(study)[0]
-    there = (metric or declared["metric"], split) == (declared["metric"], "test")
-    compared = [row if there else {**row, "effect": 0} for row in declared["family"]]
-    return of_family(study, compared, declared, metric or declared["metric"], split)
-
-
 def derived_along(study, comparison, metric=""):
     """Derives the verdict on being ahead at every evaluation, whatever is claimed of the end."""
     declared = families(study)[0]
@@ -171,23 +160,6 @@ def test_verdicts_on_trained_models_follow_from_their_json():
         assert claim.verdict == worded(ruled(expected), ALL[claim.study].kind), claim.says
 
 
-def test_verdicts_that_turned_are_listed_with_what_the_declared_rules_say():
-    """The earlier verdict is on the comparison that judged the claim then, by the declared rule."""
-    turned = []
-    for claim in (claim for claim in ledger.claims() if claim.study and ALL[claim.study].kind != "another question"):
-        study, comparison = claim.was or (claim.study, claim.comparison)
-        declared = derived_as_declared(study, claim.metric, claim.split)
-        before = derived_along(study, comparison, claim.metric) if claim.curve else ruled(declared.get(comparison, ""))
-        assert claim.before == before, claim.says
-        if before and before != claim.ruled:
-            turned.append((claim.says, before, claim.ruled))
-    listed = re.findall(
-        r"^\| \w+ \| (.+?) \| (.+?) \| \*\*(.+?)\*\* \| ", FRONT[FRONT.index("turned these") :], re.MULTILINE
-    )
-    assert listed == turned
-    assert ("Efficient Attention loses nothing on MNIST.", "undecided", "holds") in turned
-
-
 def accuracies(table, trial, spec, like):
     """Reads the accuracies of a mechanism, or chance, at the trial's greatest size."""
     if spec == "chance" and len(like):
@@ -215,19 +187,6 @@ def test_verdicts_on_trials_follow_from_the_kept_table():
     }
 
 
-def test_a_ratio_of_times_is_bounded_by_any_two_rounds_and_names_its_call(tmp_path, monkeypatch):
-    rows = {
-        "a": {"seconds": 2.0, "least": 1.8, "greatest": 2.4, "call": 1},
-        "b": {"seconds": 4.0, "least": 3.0, "greatest": 4.5, "call": 0},
-    }
-    calls = [{"command": "benchmarks.device --only peers"}, {"command": "benchmarks.device --only core"}]
-    (tmp_path / "gpu.json").write_text(json.dumps({"calls": calls, "rows": rows}))
-    monkeypatch.setattr(numbers, "RESULTS", tmp_path)
-    ratio = {"file": "gpu", "at": ["rows", "a"], "over": ["rows", "b"]}
-    assert numbers.rounds(ratio) == pytest.approx((0.5, 1.8 / 4.5, 2.4 / 3.0))
-    assert numbers.command(ratio) == "python -m benchmarks.device --only core"
-
-
 def test_marks_follow_from_what_was_declared_and_kept():
     for claim in (claim for claim in ledger.claims() if claim.marks):
         study, declared = ALL[claim.study], families(claim.study)[0]
@@ -253,33 +212,6 @@ def test_what_is_below_the_papers_size_or_on_other_data_neither_holds_nor_fails(
         full = words in ("holds", "does not hold") and kind not in ledger.BELOW
         assert (said in ("holds", "does not hold")) == full
         assert said == worded(words, kind) or kind == "another question"
-
-
-@pytest.mark.parametrize(
-    ("text", "printed", "so"),
-    [
-        ("(98.62 - 98.12) / 98.12", "0.51 %", True),
-        ("500 * 10000", "5000001", False),
-        ("34.31 - 35.49", "> 0", False),
-        ("35.49 - 34.31", "> 0", True),
-    ],
-)
-def test_sums_come_to_what_is_printed_to_its_last_digit(text, printed, so):
-    assert numbers.comes_to(text, printed) == so
-
-
-@pytest.mark.parametrize(
-    ("least", "greatest", "claimed", "verdict"),
-    [
-        (0.8, 0.9, "below", "holds"),
-        (0.8, 1.1, "below", "undecided"),
-        (1.1, 1.2, "below", "does not hold"),
-        (1.1, 1.2, "above", "holds"),
-    ],
-)
-def test_a_ratio_is_judged_by_all_of_its_rounds(least, greatest, claimed, verdict, monkeypatch):
-    monkeypatch.setattr(numbers, "rounds", lambda ratio: (1.0, least, greatest))
-    assert Claim("A", "§1", "It is.", kind="full size", ratio={"file": "a"}, claimed=claimed).verdict == verdict
 
 
 def test_measured_claims_have_a_class_and_the_tests_that_decide_exist():

@@ -159,23 +159,6 @@ def test_what_a_declared_study_finds_follows_from_the_spread_that_it_names(name)
     assert power == pytest.approx(0.8, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("curve", "said"),
-    [
-        ([(50, 0.5), (80, 0.9), (100, 0.901)], "changed by +0.10 points: flat within the margin of 0.20."),
-        ([(50, 0.5), (100, 0.9)], "changed by +16.00 points: not flat within the margin of 0.20."),
-        ([(100, 0.9)], ""),
-    ],
-)
-def test_validation_is_flat_where_the_last_fifth_changes_it_by_less_than_the_margin(curve, said):
-    record = [{"step": step, "seconds": 0.0, "split": "validation", "accuracy": value} for step, value in curve]
-    group = found_runs.Group("a", {}, (found_runs.Run(ROOT, 0, {}, {}, record, 1),))
-    declared_here = declaration.Declaration("?", "accuracy", 0.002, ())
-    text = replication.flatness(found_runs.Found((group,), ()), declared_here, "loss")
-    assert text.endswith(said)
-    assert bool(text) == bool(said)
-
-
 def test_every_run_and_trial_is_kept_as_soon_as_it_ends(page, swept, write_run, trained, capsys):
     trial = swept / "tuning/attention=super,heads=1/learning_rate=0.1/seed0"
     write_run(trial)

@@ -74,16 +74,6 @@ def test_a_gallery_shows_every_mechanism_and_they_share_the_token(page, tmp_path
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(246, 245, 242)"
 
 
-def test_the_overlay_of_an_image_has_the_colours_of_the_bar(seen):
-    page = seen("example=2&runs=0&heads=0.1&row=1")
-    ends = page.evaluate("[css(1), document.querySelector('.legend .bar').style.backgroundImage]")
-    assert ends[1].count(ends[0].replace(" ", ", ")) == 1
-    pixel = "(([r, g, b]) => [r, g, b])([...$('picture-0').getContext('2d').getImageData(450, 150, 1, 1).data])"
-    share = page.evaluate("panels, at(stackOf(0).layers[0].maps[1], 5 + 2) / most(stackOf(0).layers[0].maps[1])")
-    wanted = page.evaluate(f"colour({share})")
-    assert max(abs(a - b) for a, b in zip(page.evaluate(pixel), wanted, strict=True)) <= 0.2 * 255 + 1
-
-
 @pytest.mark.more
 def test_keys_move_through_tokens_heads_and_the_matrix_and_the_address_keeps_them(seen):
     page = seen("example=0&runs=0&heads=0.0&row=2")
@@ -101,14 +91,3 @@ def test_keys_move_through_tokens_heads_and_the_matrix_and_the_address_keeps_the
     page.reload()
     page.wait_for_selector(".run")
     assert page.locator('.head[aria-pressed="true"]').get_attribute("id") == "head-0-1-1"
-
-
-def test_on_a_phone_the_second_run_is_a_swipe_away_and_the_choice_of_a_head_stays_there(seen):
-    page = seen("example=0", width=420)
-    assert page.evaluate("document.documentElement.scrollWidth") == 420
-    boxes = [run.bounding_box() for run in page.locator(".run").all()]
-    assert boxes[0]["y"] == boxes[1]["y"]
-    assert boxes[0]["x"] + boxes[0]["width"] < boxes[1]["x"] < 420
-    assert not page.locator(".finder").first.is_visible()
-    page.click("#head-1-0-0")
-    assert page.locator(".run").nth(1).bounding_box()["x"] < 60

@@ -91,18 +91,6 @@ def test_keys_move_through_the_curves(page, path):
     assert lit(page) == ([], [])
 
 
-def test_settings_are_hidden_and_metrics_chosen(page, path):
-    page.goto(path.as_uri())
-    page.locator("#legend button", has_text="super").click()
-    shown = "all => all.map((one) => +one.dataset.group)"
-    assert page.locator("#chart .group").evaluate_all(shown) == [0, 1, 2]
-    trained = page.locator("#chart path.train").count()
-    page.get_by_label("training data").uncheck()
-    assert (trained > 0, page.locator("#chart path.train").count()) == (True, 0)
-    page.get_by_label("against").select_option("seconds of training")
-    assert "seconds of training" in page.locator("#chart svg").text_content()
-
-
 @pytest.mark.parametrize(("width", "scheme"), [(420, "dark"), (1300, "light")])
 def test_it_fits_a_telephone_and_is_dark_in_the_dark(page, path, width, scheme):
     page.set_viewport_size({"width": width, "height": 800})

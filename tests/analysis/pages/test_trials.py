@@ -42,12 +42,6 @@ def test_the_map_has_a_row_for_each_mechanism_and_sorts(page, path):
     assert names.all_inner_texts()[0] == "dot_product"  # of stacked at 128
 
 
-def test_an_empty_cell_says_why(page, path):
-    page.goto(path.as_uri())
-    cell = page.locator("#map tbody tr").last.locator("td").first
-    assert cell.get_attribute("title") == "it has <other> lengths"
-
-
 def test_nothing_is_wider_than_the_window(page, path):
     page.set_viewport_size({"width": 420, "height": 900})
     page.goto(path.as_uri())

@@ -5,9 +5,7 @@ import json
 import pytest
 
 from analysis import flops as command
-from analysis import layer_operations
 from analysis.layer_operations import CONSTANTS, HEADS, RANGE, analytic, average, compiled, eq24, excess, grid
-from analysis.pictures import operations
 from models.mechanisms import resolve
 
 
@@ -56,14 +54,3 @@ def test_the_command_writes_tables_and_pictures(tmp_path, monkeypatch):
     row = json.loads((tmp_path / "flops.json").read_text())["settings"]["MNIST, Table 5"]
     assert row["operations"]["eq. 24"]["dot_product"] == 15 * 64 * 128 + 15 * 4 * 64**2
     assert {f"flops_{name}.svg" for name in ("curves", "heat_maps", "surfaces")} <= {p.name for p in tmp_path.iterdir()}
-
-
-def test_pictures_show_the_counts():
-    panels = {"eq. 24": (eq24, (64, 128)), "analytic": (analytic, (64, 128))}
-    figure = operations.curves(panels, length=16, heads=2)
-    for axes, count in zip(figure.axes, (eq24, analytic), strict=True):
-        drawn = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
-        assert drawn == {name: [count(name, 16, d, 2) / 1e6 for d in (64, 128)] for name in layer_operations.CONSTANTS}
-    maps = operations.heat_maps({"eq. 24": (eq24, (8, 64))}, (1, 2))
-    shown = maps.axes[1].images[0].get_array()
-    assert shown[0][1] == pytest.approx(100 * excess(eq24, 64, 8, 2))  # ℓ to the right, d upwards

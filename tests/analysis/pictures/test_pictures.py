@@ -1,6 +1,5 @@
 """Pictures of real runs: every kind is drawn, and shows what the run's model does."""
 
-import dataclasses
 import json
 import shlex
 
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.pictures import __main__ as pictures
-from analysis.pictures import attention_maps, heads, surfaces
+from analysis.pictures import attention_maps, surfaces
 from attention.scores.pairwise import Neural
 from models.layers.attention_weights import attention_weights
 from tests.analysis.untrained import DATES, untrained
@@ -93,15 +92,6 @@ def test_every_kind_is_drawn(runs, name, tmp_path, monkeypatch, capsys):
     assert pictures.main([*shlex.split(COMMANDS[name]), f"--out={tmp_path / name}"]) == 0
     assert str(tmp_path / f"{name}.png") in capsys.readouterr().out
     assert "</svg>" in (tmp_path / f"{name}.svg").read_text()
-
-
-def test_an_image_is_shown_once_with_its_class_and_what_the_model_says(runs):
-    maps = attention_maps.of_images(runs / "vit", [3], step="last")
-    figure = heads.of_heads(dataclasses.replace(maps, labels=(4,), predictions=(9,)))
-    assert "class 4,\npredicted 9" in [axes.get_title() for axes in figure.axes]
-    whole = [axes for axes in figure.axes if len(axes.images) == 1]
-    assert len(whole) == 1  # beside it, all images lie dimmed under their weights
-    np.testing.assert_array_equal(whole[0].images[0].get_array(), maps.images[0, ..., 0])
 
 
 @pytest.mark.parametrize(

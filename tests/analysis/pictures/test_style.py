@@ -1,7 +1,6 @@
 """The same colours and the same bytes everywhere."""
 
 import numpy as np
-from matplotlib.colors import rgb_to_hsv, to_rgb
 from matplotlib.figure import Figure
 
 from analysis.pictures import style
@@ -22,17 +21,6 @@ def test_mechanisms_look_different():
     assert len(set(style.colours(MECHANISMS).values())) == len(MECHANISMS)
     labels = [f"{name}, heads {heads}" for name in ("super", "efficient", "word") for heads in range(8)]
     assert len(set(style.colours(labels).values())) == len(labels)
-
-
-def test_a_mechanism_has_its_colour_or_a_lighter_shade_of_it_whatever_else_is_drawn():
-    """Variants have the mechanism's hue."""
-    variants = [f"neural(dim={dim})|dot_product" for dim in (2, 16, 64)]
-    looks = style.colours(["dot_product", *variants, "additive", "model.attention=super, model.heads=2", "other"])
-    hues = [rgb_to_hsv(to_rgb(looks[name][0]))[0] for name in variants]
-    np.testing.assert_allclose(hues, rgb_to_hsv(to_rgb(style.BLUE))[0], atol=0.01)
-    assert looks["model.attention=super, model.heads=2"] == style.MECHANISMS["super"]
-    assert looks["dot_product"] == style.MECHANISMS["dot_product"]
-    assert len(set(looks.values())) == len(looks)
 
 
 def test_weights_are_orange_negative_ones_are_blue_and_zero_shows_what_is_below():
