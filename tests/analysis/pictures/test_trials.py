@@ -27,13 +27,6 @@ def test_the_frontier_has_a_mark_for_each_mechanism_and_width(tried):
     np.testing.assert_allclose(lines["retention"], [[1, 10], [4, RETAINED]])
 
 
-def test_the_curves_have_a_panel_for_each_trial(tried):
-    first, second = trials.curves(tried, ["delta", "retention"]).axes
-    assert [axes.get_title() for axes in (first, second)] == ["stacked", "parity"]
-    means = [line for line in first.lines if line.get_label() in ("delta", "retention")]
-    np.testing.assert_allclose([line.get_ydata() for line in means], [[50, 70.4], [50, RETAINED]])
-
-
 def test_the_program_draws_them(tried, tmp_path):
     tried.write(tmp_path / "trials.json")
     for kind in ("map", "frontier"):
