@@ -53,9 +53,9 @@ def test_what_would_be_found_lies_beyond_the_margin(tried):
     declared = trials.declared([Comparison("one", ["a"], ["b"])])
     (verdict,) = verdicts.judge_differences([spread], declared)
     least = float(trials.finds(verdict).removesuffix(" points")) / 100
-    draws = least + generator.normal(0, spread.std(ddof=1), (700, 5))
+    draws = least + generator.normal(0, spread.std(ddof=1), (200, 5))
     said = [verdicts.judge_differences([draw], declared)[0].words for draw in draws]
-    assert np.mean([words == verdicts.BETTER for words in said]) == pytest.approx(0.8, abs=0.045)
+    assert np.mean([words == verdicts.BETTER for words in said]) == pytest.approx(0.8, abs=0.09)
 
 
 def test_kept_tables_stand_beside_where_their_settings_are_the_same(tried, tmp_path):
