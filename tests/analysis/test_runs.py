@@ -61,6 +61,14 @@ def test_what_a_sweep_varied_is_a_setting_whatever_it_is(tmp_path, write_run):
     assert [each.label for each in runs.find([tmp_path]).groups] == ["workers 4", "workers 1"]
 
 
+def test_a_trial_is_no_run_of_its_sweep(tmp_path, write_run):
+    write_run(tmp_path / "attention=super/seed0")
+    write_run(tmp_path / "tuning/attention=super/learning_rate=1e-3/seed0", 1)
+    (tmp_path / "sweep.json").write_text(json.dumps({"over": {}}))
+    (group,) = runs.find([tmp_path]).groups
+    assert group.seeds == (0,)
+
+
 def test_what_is_no_finished_run_is_named_and_left_out(tmp_path, write_run):
     write_run(tmp_path / "good")
     write_run(tmp_path / "unfinished", finished=False)

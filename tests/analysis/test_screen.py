@@ -1,7 +1,5 @@
 """A report in a terminal: the verdict first, what fits, and stable text in a pipe."""
 
-import io
-import sys
 from pathlib import Path
 
 import pytest
@@ -39,16 +37,3 @@ def test_a_terminal_gets_the_columns_that_fit_and_the_names_of_the_others(made):
         table, hidden = screen.fitting(made.overview, screen.Console(width=columns))
         assert [*(column.header for column in table.columns), *hidden] == titles
         assert least <= len(table.columns) <= (5 if columns == 60 else len(titles))
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_claims_have_a_colour_on_a_terminal(made, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
-    screen.show(made, FILES)
-    assert "\x1b[1;32mAccuracy: super is better" in terminal.getvalue()

@@ -11,14 +11,6 @@ from train.grids.declaration import Comparison
 from train.grids.trial_table import TrialTable
 
 
-def test_a_cell_has_a_mean_an_interval_within_0_and_1_and_a_share_that_solves(tried):
-    found = trials.reached(trials.find(tried, "stacked", "dot_product"), "accuracy_at_128")
-    assert found.mean == pytest.approx(0.999)
-    assert found.interval[1] == 1.0
-    assert 0.99 < found.interval[0] < 0.999
-    assert (found.solved, found.seeds) == (5, 5)
-
-
 def test_what_can_be_claimed_is_said_by_rule(tried):
     said = [trials.sentence("delta", "dot_product", *found) for found in trials.judge(tried, "delta", "dot_product")]
     assert said[0].startswith("delta is worse than dot_product in stacked at size 128: -29.50 ± ")
@@ -73,11 +65,6 @@ def test_kept_tables_stand_beside_where_their_settings_are_the_same(tried, tmp_p
     assert [cell["spec"] for cell in joined.rows] == ["delta"]
     assert joined.made == ours.made, "the makers of rows that were left out are not named"
     assert "stacked of kept.json was left out" in remark
-
-
-def test_what_a_mechanism_can_do_is_what_its_whole_interval_says(tried):
-    assert trials.able(tried, "stacked") == (["dot_product"], ["retention"], ["delta", "linear"])
-    assert trials.able(tried, "parity") == ([], ["dot_product", "linear"], ["delta"])
 
 
 def _sentences(found, spec):

@@ -77,15 +77,3 @@ def test_the_smallest_effect_is_cohens():
     for count, effect, enough in ((34, 0.5, True), (33, 0.5, False), (15, 0.8, True), (14, 0.8, False)):
         values = np.linspace(-1, 1, count)
         assert (verdicts.detectable(values / values.std(ddof=1)) <= effect) == enough
-
-
-def test_to_be_ahead_at_every_evaluation_no_amount_is_claimed():
-    """Gains of 0.01 are undecided by their spread, although they are far from the amount claimed of the end."""
-    curves = []
-    for name, gains in (("a", (0.0, 0.01, 0.02)), ("b", (0.0, 0.0, 0.0))):
-        for seed, gain in enumerate(gains):
-            record = [{"step": step, "seconds": 0.0, "split": "validation", "accuracy": 0.5 + gain} for step in (1, 2)]
-            curves.append(Run(Path(name) / f"seed{seed}", seed, {}, {}, record, 1))
-    claimed = Comparison("a lead", ("a",), ("b",), "better", 0.5)
-    trained = Found((Group("", {}, tuple(curves)),), ())
-    assert verdicts.judge_curve(trained, Declaration("?", "accuracy", 0.001, (claimed,)), claimed) == "undecided"

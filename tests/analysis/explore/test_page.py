@@ -49,16 +49,6 @@ def test_pointing_at_a_token_shows_what_it_looks_at(seen):
     assert ground(page, TOKEN.format(0)) == before
 
 
-def test_a_weight_over_uniform_is_shown_beside_that_of_all_keys(seen):
-    page, weights = seen("example=0&runs=0&heads=1.2&row=2"), looks().examples[0].maps["self-attention"]
-    page.check("#choose-uniform")
-    row = weights.layers["block_1/attention"][2, 2, :3]  # which sees three keys
-    shown = page.locator("tbody tr").all_inner_texts()
-    over = [float(line.split("\t")[1].removesuffix("×")) for line in shown]
-    assert over == pytest.approx(sorted(3 * row, reverse=True), abs=0.02)
-    assert ground(page, TOKEN.format(4)) == "rgb(255, 255, 255)"  # a later token is neither
-
-
 def test_a_gallery_shows_every_mechanism_and_they_share_the_token(page, tmp_path):
     file = tmp_path / "gallery.html"
     file.write_text(pages.gallery({f"mechanism {n}": [looks(seed=n)] for n in range(10)}), encoding="utf-8")

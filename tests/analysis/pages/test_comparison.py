@@ -40,14 +40,6 @@ def lit(page):
     return rows, page.locator("#chart .group.lit").evaluate_all("all => all.map((one) => +one.dataset.group)")
 
 
-def test_the_verdict_stands_first_and_in_colour(page, path):
-    page.goto(path.as_uri())
-    assert page.locator("#about").inner_text() == "Image classification of digits"
-    worse, better, *_ = page.locator("#verdict li").all()
-    assert re.match(r"Accuracy: super is better than dot_product by 5\.10 ± .* points", better.inner_text())
-    assert "efficient is worse than dot_product" in worse.inner_text()
-
-
 def test_headings_sort_by_value_and_what_is_unknown_is_last(page, path):
     page.goto(path.as_uri())
     assert column(page, 1) == ["dot_product", "efficient", "linear", "super"]

@@ -21,14 +21,6 @@ def path(tmp_path_factory):
     return own.with_suffix(".html")
 
 
-def test_what_can_be_claimed_stands_first(page, path):
-    page.goto(path.as_uri())
-    worse, undecided = page.locator("#claims li").all()
-    assert "delta is worse than dot_product in stacked at size 128" in worse.inner_text()
-    assert worse.get_attribute("class") == "worse"
-    assert "undecided" in undecided.inner_text()
-
-
 def test_the_map_has_a_row_for_each_mechanism_and_sorts(page, path):
     page.goto(path.as_uri())
     names = page.locator("#map tbody th")
