@@ -70,7 +70,7 @@ def swept(tmp_path, write_run):
     return folder
 
 
-@pytest.mark.parametrize("name", [name for name in declared.DECLARED if not kept.read(name).entries])
+@pytest.mark.parametrize("name", [name for name in declared.DECLARED if not kept.place(name).is_file()])
 def test_a_declared_study_that_is_not_kept_yet_can_be_trained(name, tmp_path):
     study = declared.DECLARED[name]
     made = sweeping.asked(sweep.main.parser().parse_args(study.flags("data", tmp_path)))

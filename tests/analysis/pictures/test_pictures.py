@@ -58,14 +58,15 @@ def test_an_images_rollout_is_abnars_with_aligned_weights(runs):
 
 @pytest.mark.more
 def test_a_translators_maps_are_its_alignment_and_what_each_side_looks_at(tmp_path):
-    untrained(tmp_path, model__depth=2, model__attention="super", **DATES)
-    cross = attention_maps.of_translation(tmp_path, SENTENCE, step="last")
-    translator = Translator.load(tmp_path, "last")
+    dates = tmp_path / "dates"
+    untrained(dates, model__depth=2, model__attention="super", **DATES)
+    cross = attention_maps.of_translation(dates, SENTENCE, step="last")
+    translator = Translator.load(dates, "last")
     (ids,) = translator.tokens([SENTENCE], Search.configured(translator.config.data))
     found = translator.align(SENTENCE, ids)
     assert (cross.rows, cross.columns) == (found.target, found.source)
     np.testing.assert_allclose(cross.layers["decoder_0/cross"].mean(0), found.weights, rtol=1e-6)
-    encoder, decoder = (attention_maps.of_translation(tmp_path, SENTENCE, s, "last") for s in ("encoder", "decoder"))
+    encoder, decoder = (attention_maps.of_translation(dates, SENTENCE, s, "last") for s in ("encoder", "decoder"))
     assert encoder.rows == encoder.columns == cross.columns
     assert (decoder.rows, decoder.columns) == (cross.rows, ["<s>", *cross.rows[:-1]])
     assert not np.triu(decoder.rollout[-1], 1).any()
