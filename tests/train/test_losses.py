@@ -10,7 +10,7 @@ import pytest
 
 from models.layers.output import Output
 from tests.jaxprs import equations
-from tests.sizes import more, once
+from tests.sizes import once
 from tests.train import small_tasks
 from train import losses
 from train.run.progress import averages
@@ -21,10 +21,10 @@ LABELS = jax.random.randint(KEYS[0], (B, T), 0, V)
 WEIGHT = jax.random.uniform(KEYS[1], (B, T))
 
 
-def output(transposed, bias, dtype=jnp.float32):
+def output(transposed, bias):
     kernel = jax.random.normal(KEYS[2], (V, D) if transposed else (D, V))
-    hidden = jax.random.normal(KEYS[3], (B, T, D)).astype(dtype)
-    return Output(hidden, kernel, jax.random.normal(KEYS[4], (V,)).astype(dtype) if bias else None, transposed)
+    hidden = jax.random.normal(KEYS[3], (B, T, D))
+    return Output(hidden, kernel, jax.random.normal(KEYS[4], (V,)) if bias else None, transposed)
 
 
 def sums(chunk, smoothing=0.0):
@@ -38,8 +38,7 @@ def sums(chunk, smoothing=0.0):
     return jax.jit(jax.value_and_grad(of, has_aux=True))
 
 
-@pytest.mark.parametrize(("transposed", "bias"), [(False, True), more(True, True), (True, False)])
-@pytest.mark.parametrize("smoothing", once([0.0, 0.1], [0.1]))
+@pytest.mark.parametrize(("transposed", "bias", "smoothing"), [(False, True, 0.1), (True, False, 0.0)])
 def test_chunks_change_nothing(transposed, bias, smoothing):
     (_, expected), gradient = sums(0, smoothing)(output(transposed, bias))
     for chunk in (3, 7, 100):  # the last one ragged; as long as the sequence; longer
@@ -56,24 +55,13 @@ def test_the_loss_is_the_mean_over_tokens_of_minus_the_log_of_a_softmax():
     assert float(found) == pytest.approx(float(-jnp.sum(WEIGHT * jnp.log(likelihood))), rel=1e-5)
 
 
-def test_chunks_of_bfloat16_differ_by_its_rounding_alone():
-    """Sums in float32 agree; a kernel's gradient is summed in float32, in another order of chunks."""
-    low = output(True, False, jnp.bfloat16)
-    ((_, expected), gradient), ((_, found), again) = (sums(chunk)(low) for chunk in (0, 3))
-    chex.assert_trees_all_close(found, expected, rtol=1e-6)
-    assert again.kernel.dtype == jnp.float32
-    chex.assert_trees_all_close(again.kernel, gradient.kernel, rtol=2e-2, atol=2e-2)
-
-
 def test_the_logits_of_all_tokens_are_never_there():
     largest = lambda jaxpr: max(math.prod(v.aval.shape) for e in equations(jaxpr) for v in e.outvars)  # noqa: E731
     found = {chunk: largest(jax.make_jaxpr(sums(chunk))(output(True, True))) for chunk in (0, 2)}
     assert found == {0: B * T * V, 2: max(B * 2 * V, V * D)}
 
 
-@pytest.mark.parametrize(
-    "name", once(["gpt_pydoc", "mlm_pydoc", "translate_dates", "seq2seq_dates"], ["seq2seq_dates"])
-)
+@pytest.mark.parametrize("name", once(["gpt_pydoc", "mlm_pydoc", "seq2seq_dates"], ["seq2seq_dates"]))
 def test_every_task_of_tokens_takes_chunks(name, tmp_path):
     whole = small_tasks.task_of(small_tasks.config_of(name, tmp_path, train__label_smoothing=0.1))
     config = small_tasks.config_of(name, tmp_path, train__label_smoothing=0.1, train__loss_chunk=5)
@@ -88,11 +76,10 @@ def test_every_task_of_tokens_takes_chunks(name, tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", once(["vit_digits", "classify_imdb"], ["vit_digits"]))
-def test_the_loss_of_training_is_recorded_without_smoothing(name, tmp_path):
+def test_the_loss_of_training_is_recorded_without_smoothing(tmp_path):
     key, recorded = jax.random.key(0), []
     for smoothing in (0.0, 0.1):
-        task = small_tasks.task_of(small_tasks.config_of(name, tmp_path, train__label_smoothing=smoothing))
+        task = small_tasks.task_of(small_tasks.config_of("vit_digits", tmp_path, train__label_smoothing=smoothing))
         sums = jax.jit(lambda params, batch, task=task: task.loss(params, batch, key))
         recorded.append(averages(sums(small_tasks.params_of(task), small_tasks.batch_of(task))))
     plain, smoothed = recorded
@@ -109,29 +96,21 @@ from train import losses
 from train.mesh.sharding import AXES
 
 B, T, D, V = 24, 10, 16, 64
-keys = jax.random.split(jax.random.key(0), 3)
-labels = jax.random.randint(keys[0], (B, T), 0, V)
-output = Output(jax.random.normal(keys[1], (B, T, D)), jax.random.normal(keys[2], (D, V)))
 def loss(output, labels):
     return losses.of_examples(losses.of_tokens(losses.of_classes, output, labels, 4), jnp.ones((B, T)))["loss"].sum()
-step = jax.value_and_grad(loss)
-expected = jax.jit(step)(output, labels)
 mesh = jax.make_mesh((2, 2, 2), AXES, axis_types=(AxisType.Auto,) * 3)
 with jax.set_mesh(mesh):
     place = lambda x, spec: jax.device_put(x, NamedSharding(mesh, spec))
     batch = P(("data", "fsdp"))
-    split = Output(place(output.hidden, batch), place(output.kernel, P("fsdp"))), place(labels, batch)
-    compiled = jax.jit(step).lower(*split).compile()
-    found = compiled(*split)
-for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-    assert jnp.allclose(jax.device_get(a), b, rtol=1e-5, atol=1e-5)
+    output = Output(place(jnp.ones((B, T, D)), batch), place(jnp.ones((D, V)), P("fsdp")))
+    labels = place(jnp.zeros((B, T), int), batch)
+    compiled = jax.jit(jax.value_and_grad(loss)).lower(output, labels).compile()
 gathered = re.findall(r"= .*?\\[([\\d,]*)\\][^=]* all-gather", compiled.as_text())
 assert gathered and not any("24" in shape.split(",") for shape in gathered), gathered
-print("split")
 """
 
 
 @pytest.mark.more
 def test_chunks_leave_the_batch_split_over_devices(run_python):
     """On a mesh of 2 x 2 x 2, parameters are gathered, but nothing that has the whole batch."""
-    assert "split" in run_python("-c", ON_MESH, devices=8).stdout
+    run_python("-c", ON_MESH, devices=8)
