@@ -6,7 +6,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from attention import UsageError
@@ -44,27 +43,19 @@ def rates_of(schedule, warmup, total):
     return np.asarray(jax.vmap(lambda step: learning_rate(config, Rates(0.1, warmup, total), step))(steps))
 
 
-@pytest.mark.parametrize("warmup", [0, 1, 10])
+@pytest.mark.parametrize("warmup", [0, 10])
 @pytest.mark.parametrize(
-    ("name", "formula", "by_optax"),
+    ("name", "formula"),
     [
-        ("constant", lambda t: 1.0, lambda rest: optax.constant_schedule(0.1)),
-        ("linear", lambda t: 1 - t * 0.8, lambda rest: optax.linear_schedule(0.1, 0.02, rest)),
-        (
-            "cosine",
-            lambda t: 0.2 + 0.8 * 0.5 * (1 + np.cos(np.pi * t)),
-            lambda rest: optax.cosine_decay_schedule(0.1, rest, alpha=0.2),
-        ),
+        ("constant", lambda t: 1.0),
+        ("linear", lambda t: 1 - t * 0.8),
+        ("cosine", lambda t: 0.2 + 0.8 * 0.5 * (1 + np.cos(np.pi * t))),
     ],
 )
-def test_schedules_rise_linearly_then_follow_their_formula_and_optax(name, formula, by_optax, warmup):
-    found = rates_of(name, warmup, 50)
-    rising = [0.1 * step / max(warmup, 1) for step in range(warmup)]
+def test_schedules_rise_linearly_then_follow_their_formula(name, formula, warmup):
+    rising = [0.1 * step / warmup for step in range(warmup)]
     falling = [0.1 * formula((step - warmup) / (50 - warmup)) for step in range(warmup, 51)]
-    np.testing.assert_allclose(found, rising + falling, rtol=1e-5, atol=1e-8)
-    schedules = [optax.linear_schedule(0.0, 0.1, max(warmup, 1)), by_optax(50 - warmup)]
-    theirs = optax.join_schedules(schedules, [warmup])
-    np.testing.assert_allclose(found, [theirs(step) for step in range(51)], rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(rates_of(name, warmup, 50), rising + falling, rtol=1e-5, atol=1e-8)
 
 
 def test_rsqrt_is_continuous_and_halves_in_four_warmups():
@@ -72,7 +63,7 @@ def test_rsqrt_is_continuous_and_halves_in_four_warmups():
     np.testing.assert_allclose(found[[5, 10, 40, 1000]], [0.05, 0.1, 0.05, 0.01], rtol=1e-5)
 
 
-@pytest.mark.parametrize(("warmup", "total", "steps"), [(5, 50, 5), (50, 50, 50), (51, 50, 5), (7, 3, 1), (0, 50, 0)])
+@pytest.mark.parametrize(("warmup", "total", "steps"), [(50, 50, 50), (51, 50, 5), (7, 3, 1)])
 def test_a_warmup_longer_than_the_run_is_a_tenth_of_it(warmup, total, steps):
     lengths = {"optimizer.warmup": f"{warmup} steps", "train.length": f"{total} steps"}
     timetable = Timetable.of(loading.resolve("configs/vit_digits.py", lengths)[0], examples=100)
@@ -90,47 +81,52 @@ def test_of_robertas_tree_decay_takes_the_matrices_that_are_no_positions():
     assert decayed == kernels | {"embed/embedding", "token_types/embedding"}
 
 
-def test_sgd_and_its_coupled_decay():
-    assert after_one_step() == pytest.approx((-0.05, -0.05, -0.05))
-    assert after_one_step(weight_decay=0.3) == pytest.approx((-0.1 * (0.5 + 0.3), -0.05, -0.05))
-
-
 def test_adamw_decays_apart_from_the_gradient_and_adam_through_it():
-    assert after_one_step(name="adamw", beta1=0.9, weight_decay=0.3) == pytest.approx(
-        (-0.1 * 1.3, -0.1, -0.1), rel=1e-5
-    )
-    assert after_one_step(name="adam", beta1=0.9, weight_decay=0.3) == pytest.approx((-0.1, -0.1, -0.1), rel=1e-5)
+    decayed = {"beta1": 0.9, "weight_decay": 0.3}
+    assert after_one_step(name="adamw", **decayed) == pytest.approx((-0.1 * 1.3, -0.1, -0.1), rel=1e-5)
+    assert after_one_step(name="adam", **decayed) == pytest.approx((-0.1, -0.1, -0.1), rel=1e-5)
 
 
-def test_lion_steps_by_the_sign():
-    assert after_one_step(name="lion", gradient=-3.0, beta1=0.9) == pytest.approx((0.1, 0.1, 0.1))
+NORM = np.sqrt(12) * 0.5  # 4 + 2 + 6 numbers of 0.5
 
 
-def test_clipping_is_by_the_global_norm():
-    norm = np.sqrt(12) * 0.5  # 4 + 2 + 6 numbers of 0.5
-    assert after_one_step(clip=norm / 2) == pytest.approx((-0.025,) * 3)
-    assert after_one_step(clip=norm * 2) == pytest.approx((-0.05,) * 3)
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({"weight_decay": 0.3}, (-0.1 * (0.5 + 0.3), -0.05, -0.05)),
+        ({"name": "lion", "gradient": -3.0, "beta1": 0.9}, (0.1, 0.1, 0.1)),
+        ({"clip": NORM / 2}, (-0.025, -0.025, -0.025)),
+        ({"clip": NORM * 2}, (-0.05, -0.05, -0.05)),
+        ({"rates": (("query/kernel", 0.5), ("query", 10))}, (-0.025, -0.5, -0.05)),
+        (
+            {"rates": (("kernel", 0.5),), "name": "adamw", "beta1": 0.9, "weight_decay": 0.3},
+            (-0.05 * 1.3, -0.1, -0.1),
+        ),
+    ],
+)
+def test_a_step_of_a_matrix_a_bias_and_positions_is_that_by_hand(changes, steps):
+    assert after_one_step(**changes) == pytest.approx(steps, rel=1e-5)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"name": "adamm"}, r"Unknown optimizer.name 'adamm'\. Did you mean 'adamw'|'adam'"),
-        ({"schedule": "cosin"}, r"Did you mean 'cosine'"),
         ({"warmup": "5"}, r"optimizer.warmup='5' is not a duration"),
-        ({"freeze": "block_("}, r"optimizer.freeze must be a regular expression, but 'block_\(' is none"),
         ({"freeze": "(" * 3000 + ")" * 3000}, "optimizer.freeze must be a regular expression"),
         ({"freeze": "x{99999999999}"}, r"but 'x\{99999999999\}' is none"),
         ({"rates": (("embed", float("inf")),)}, "a factor above 0, at most 1e.06, such as"),
-        ({"rates": (("embed", 0.0),)}, r"a factor above 0, .*, but it has \('embed', 0.0\)"),
+        ({"rates": (("embed", 0.0),)}, "a factor above 0"),
         ({"rates": ("embed", 0.1)}, r"must be pairs .* but it has 'embed'"),
-        ({"rates": (({}, 0.1),)}, r"optimizer\.rates must be pairs of a regular expression and a factor"),
         ({"rates": (("(", 0.1),)}, r"optimizer.rates must be a regular expression, but '\('"),
+        ({"rates": (("atention", 0.5),)}, "'atention', which matches none"),
+        ({"freeze": "atention"}, "'atention', which matches none of the 3 .*'block_0/attention/query/bias'"),
+        ({"freeze": "."}, r"freeze='.' matches all parameters"),
     ],
 )
 def test_mistakes_are_one_sentence(change, message):
     with pytest.raises(UsageError, match=message):
-        dataclasses.replace(CONFIG, **change)
+        optimizer(dataclasses.replace(CONFIG, **change)).init(PARAMS)
 
 
 def test_frozen_parameters_have_no_moments_and_the_others_step_as_if_these_were_not_there():
@@ -142,29 +138,6 @@ def test_frozen_parameters_have_no_moments_and_the_others_step_as_if_these_were_
     updates, _ = with_frozen.update(jax.tree.map(jnp.ones_like, PARAMS), with_frozen.init(PARAMS), PARAMS)
     expected, _ = alone.update(jax.tree.map(jnp.ones_like, rest), alone.init(rest), rest)
     chex.assert_trees_all_equal(updates["positions"], expected["positions"])
-
-
-NONE = "'atention', which matches none of the 3 .*'block_0/attention/query/bias'"
-
-
-@pytest.mark.parametrize(
-    ("field", "message"),
-    [
-        ({"freeze": "atention"}, NONE),
-        ({"rates": (("atention", 0.5),)}, NONE),
-        ({"freeze": "."}, r"freeze='.' matches all parameters"),
-    ],
-)
-def test_patterns_match_some_parameters_and_leave_some_to_train(field, message):
-    with pytest.raises(UsageError, match=message):
-        optimizer(dataclasses.replace(CONFIG, **field)).init(PARAMS)
-
-
-def test_the_first_pattern_scales_the_rate():
-    rates = (("query/kernel", 0.5), ("query", 10))
-    assert after_one_step(rates=rates) == pytest.approx((-0.025, -0.5, -0.05))
-    half = after_one_step(rates=(("kernel", 0.5),), name="adamw", beta1=0.9, weight_decay=0.3)
-    assert half == pytest.approx((-0.05 * 1.3, -0.1, -0.1), rel=1e-5)
 
 
 def test_no_bit_of_frozen_parameters_and_of_their_average_changes():

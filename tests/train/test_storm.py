@@ -52,7 +52,6 @@ def assert_no_trace(storm):
     [
         (1, signal.SIGKILL, 1, 30),
         more(3, signal.SIGKILL, 1, 30),
-        pytest.param(2, signal.SIGKILL, 2, 60, marks=pytest.mark.long),
         pytest.param(20, signal.SIGKILL, 1, 400, marks=pytest.mark.long),
         pytest.param(20, signal.SIGTERM, 1, 400, marks=pytest.mark.long),
         pytest.param(20, signal.SIGKILL, 2, 400, marks=pytest.mark.long),
@@ -66,15 +65,6 @@ def test_a_storm_leaves_no_trace(tmp_path, kills, number, processes, length):
 @pytest.mark.parametrize("name", [name for name in RUNS if name != "images"])
 def test_a_storm_leaves_no_trace_in_runs_of_other_kinds(tmp_path, name):
     assert_no_trace(Storm(flags(120, **RUNS[name]), tmp_path / "hit", 6, signal.SIGKILL))
-
-
-@pytest.mark.long
-def test_a_storm_leaves_no_trace_in_a_run_that_begins_with_a_distillation(tmp_path):
-    before = arguments(tmp_path / "before", train__length="20 steps")
-    assert subprocess.run([sys.executable, "-m", "train.main", *before]).returncode == 0
-    start = {"train__init_from": tmp_path / "before", "model__attention": "efficient"}
-    start |= {"train__exchanged": "distilled(steps=20)"}
-    assert_no_trace(Storm(flags(120, **IMAGES, **start), tmp_path / "hit", 6, signal.SIGKILL))
 
 
 @pytest.mark.long
