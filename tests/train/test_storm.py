@@ -68,6 +68,15 @@ def test_a_storm_leaves_no_trace_in_runs_of_other_kinds(tmp_path, name):
 
 
 @pytest.mark.long
+def test_a_storm_leaves_no_trace_in_a_run_that_begins_with_a_distillation(tmp_path):
+    before = arguments(tmp_path / "before", train__length="20 steps")
+    assert subprocess.run([sys.executable, "-m", "train.main", *before]).returncode == 0
+    start = {"train__init_from": tmp_path / "before", "model__attention": "efficient"}
+    start |= {"train__exchanged": "distilled(steps=20)"}
+    assert_no_trace(Storm(flags(120, **IMAGES, **start), tmp_path / "hit", 6, signal.SIGKILL))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("replicas", ["yes", "no"])
 def test_a_sweep_that_is_killed_again_and_again_has_the_results_of_one_that_is_not(tmp_path, replicas):
     options = {**IMAGES, "train__length": "120 steps", "train__eval_every": "40 steps"}
