@@ -76,17 +76,6 @@ def test_every_task_of_tokens_takes_chunks(name, tmp_path):
     )
 
 
-def test_the_loss_of_training_is_recorded_without_smoothing(tmp_path):
-    key, recorded = jax.random.key(0), []
-    for smoothing in (0.0, 0.1):
-        task = small_tasks.task_of(small_tasks.config_of("vit_digits", tmp_path, train__label_smoothing=smoothing))
-        sums = jax.jit(lambda params, batch, task=task: task.loss(params, batch, key))
-        recorded.append(averages(sums(small_tasks.params_of(task), small_tasks.batch_of(task))))
-    plain, smoothed = recorded
-    assert smoothed["loss"] == pytest.approx(plain["loss"], rel=1e-5)
-    assert set(smoothed) == {*plain, "smoothed_loss"}
-
-
 ON_MESH = """
 import re
 import jax, jax.numpy as jnp

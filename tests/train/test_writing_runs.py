@@ -11,7 +11,7 @@ from PIL import Image
 from analysis.pictures import attention_maps
 from attention import UsageError
 from tests.storm import assert_same
-from tests.train.conftest import TINY, arguments
+from tests.train.conftest import arguments
 from train import evaluate, generate, loading, main, tasks, translate
 from train.data import tokenisers
 from train.data.sources.caption_digits import captioned
@@ -26,30 +26,17 @@ pytestmark = pytest.mark.xdist_group(__name__)
 
 TEXT = {"data__context": 16, "data__train_split": "train[:8]", "data__test_split": "test[:2]"}
 WRITTEN = {"data__validation_split": "validation[:40]", "data__test_split": "test[:40]", "data__translations": 5}
-DATES = WRITTEN | {
-    "data__source": "dates(sources=('en',), targets=('de',), first=2000, last=2003)",
-    "data__buckets": 12,
-}
+DATES = {"data__source": "dates(sources=('en',), targets=('de',), first=2000, last=2003)", "data__buckets": 12}
 CONFIGS = {
     "gpt_pydoc": TEXT | {"data__eval_stride": 8},
-    "mlm_pydoc": TEXT | {"data__tokeniser": "words(size=500, marks=True)", "model__padding_token": 0},
-    "translate_dates": DATES | {"model__decoder_depth": 1},
-    "seq2seq_dates": DATES | {"model__embedding": 8, "model__hidden": 12, "model__teacher_forcing": 0.5},
+    "translate_dates": WRITTEN | DATES | {"model__decoder_depth": 1},
     "caption_digits": WRITTEN | {"model__encoder": "vit(patch=8)", "model__decoder_depth": 1},
 }
-OF_TRANSFORMERS = tuple(f"--config.{field}=" for field in TINY if field.startswith("model."))
 SENTENCES = ["en de Monday, March 2, 2020", "en de 12/31/1999"]
 
 
 def command(name, workdir):
-    flags = arguments(workdir, config=f"configs/{name}.py", **CONFIGS[name])
-    return [flag for flag in flags if name != "seq2seq_dates" or not flag.startswith(OF_TRANSFORMERS)]
-
-
-def runs(*names):
-    """Parametrizes a test by configs; those that resemble another are for long tests."""
-    long = {name: [pytest.mark.long] * (name in ("mlm_pydoc", "seq2seq_dates")) for name in names}
-    return pytest.mark.parametrize("name", [pytest.param(name, marks=long[name]) for name in names])
+    return arguments(workdir, config=f"configs/{name}.py", **CONFIGS[name])
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +61,7 @@ def refused(program, flags, capsys):
 
 
 @pytest.mark.more
-@runs("gpt_pydoc", "mlm_pydoc", "translate_dates", "seq2seq_dates")
+@pytest.mark.parametrize("name", ["gpt_pydoc", "translate_dates"])
 def test_kill_9_and_again_is_bit_identical(name, run_of, tmp_path, run_python, kill_9):
     """Packed windows, their cuts and masks, buckets, their order and what evaluations write included."""
     again = command(name, tmp_path / "run")
@@ -187,10 +174,10 @@ def test_a_text_ends_before_a_stop_string_behind_its_prompt_which_answers_leave_
 # Translation
 
 
-@runs("translate_dates", "seq2seq_dates")
-def test_sentences_and_files_are_translated_alike(name, run_of, tmp_path, capsys):
+def test_sentences_and_files_are_translated_alike(run_of, tmp_path, capsys):
     """Empty and too long sentences give empty lines; the latter are counted and named."""
-    flags, source, out = [f"--workdir={run_of(name)}", "--step=last"], tmp_path / "in.txt", tmp_path / "out.txt"
+    flags = [f"--workdir={run_of('translate_dates')}", "--step=last"]
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
     assert translate.main([*flags, *SENTENCES, f"--alignment={tmp_path / 'alignment.png'}"]) == 0
     assert (tmp_path / "alignment.png").is_file()
     first, second = capsys.readouterr().out.rstrip("\n").split("\n")
@@ -201,21 +188,19 @@ def test_sentences_and_files_are_translated_alike(name, run_of, tmp_path, capsys
 
 
 @pytest.mark.more
-@runs("translate_dates", "seq2seq_dates")
-def test_the_command_translates_as_well_as_the_run_measured(name, run_of):
-    translator = Translator.load(run_of(name), "last")
+def test_the_command_translates_as_well_as_the_run_measured(run_of):
+    translator = Translator.load(run_of("translate_dates"), "last")
     bitext = tasks.find("translation")(translator.config).corpus
     every = np.arange(len(bitext.splits["test"]))
     sources, references = (bitext.texts("test", side, every) for side in ("source", "target"))
     found = list(translator.translations(sources, Search.configured(translator.config.data)))
-    test = json.loads((run_of(name) / "result.json").read_text())["final"]["test"]
+    test = json.loads((run_of("translate_dates") / "result.json").read_text())["final"]["test"]
     expected = translation_scores.scores(found, references)
     assert {name: test[name] for name in expected} == pytest.approx(expected)
 
 
-@runs("translate_dates", "seq2seq_dates")
-def test_alignments_are_the_weights_of_the_tokens(name, run_of):
-    translator = Translator.load(run_of(name), "last")
+def test_alignments_are_the_weights_of_the_tokens(run_of):
+    translator = Translator.load(run_of("translate_dates"), "last")
     ids = np.append(translator.target.encode("Montag, 2. März 2020"), translator.target.special["end"])
     found = translator.align(SENTENCES[0], ids)
     assert "".join(found.source) == SENTENCES[0].replace(" ", "␣") + "</s>"
