@@ -38,7 +38,9 @@ def seen(folder):
     return {path.name: (os.lstat(path).st_mode, path.is_file() and path.read_text()) for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize(("kind", "name"), [*((kind, "JSON") for kind in OBSTACLES), *(("a link", n) for n in WRITERS)])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("a folder", "JSON"), ("a device or a pipe", "JSON"), *(("a link", name) for name in WRITERS)]
+)
 def test_what_is_no_file_is_refused_and_stays(tmp_path, name, kind):
     path = tmp_path / f"out{ENDINGS.get(name, '.png')}"
     (tmp_path / "other").write_text(KEPT)
