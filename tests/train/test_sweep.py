@@ -64,16 +64,16 @@ def test_seeds_and_rates_of_one_program_are_the_runs_that_each_alone_would_be(tm
 
 def test_what_is_printed_can_be_run_and_may_have_settings_beside_the_grid(tmp_path, capsys):
     over = "model.attention=neural(dim=2,hidden=(4,2))|dot_product,super"
-    beside = asked(tmp_path / "s", "--print", "--also=model.attention=super,model.heads=1", over=over, seeds=1)
-    assert sweep.main(beside) == 0
+    flags = asked(tmp_path / "s", "--print", over=over, seeds=1, model__depth=2)
+    assert sweep.main([*flags, "--also=model.attention=super,model.heads=1"]) == 0
     commands = printed_commands(capsys)
     assert [command[:3] for command in commands] == [["python", "-m", "train.main"]] * 3
-    flags, overrides = main.parse(commands[0][3:])
+    parsed, overrides = main.parse(commands[0][3:])
     assert overrides["model.attention"] == "neural(dim=2,hidden=(4,2))|dot_product"
-    assert flags.workdir.startswith(str(tmp_path / "s"))
+    assert parsed.workdir.startswith(str(tmp_path / "s"))
     assert {"--config.model.attention=super", "--config.model.heads=1"} < set(commands[2])
     assert commands[2][-1].endswith("attention=super,heads=1/seed0")
-    assert sweep.main(asked(tmp_path / "s", "--print", over=over, seeds=1)) == 2
+    assert sweep.main(flags) == 2
     assert "differs in --also" in capsys.readouterr().err
 
 
