@@ -1,4 +1,4 @@
-"""The loss and the metrics against formulas in NumPy, and the model that a config makes."""
+"""The loss and the metrics against formulas in NumPy, and what images must be."""
 
 import chex
 import jax
@@ -31,11 +31,10 @@ def test_cross_entropy_is_minus_the_sum_of_target_times_log_probability(smoothin
     chex.assert_trees_all_close(cross_entropy(LOGITS, LABELS, smoothing), expected.astype(np.float32), atol=1e-5)
 
 
-@pytest.mark.parametrize("k", [1, 5])
-def test_in_top_is_membership_in_the_sorted_list(k):
-    best = np.argsort(-np.asarray(LOGITS), axis=-1)[:, :k]
+def test_in_top_is_membership_in_the_sorted_list():
+    best = np.argsort(-np.asarray(LOGITS), axis=-1)[:, :5]
     expected = [float(label in row) for label, row in zip(np.asarray(LABELS), best, strict=True)]
-    assert in_top(LOGITS, LABELS, k).tolist() == expected
+    assert in_top(LOGITS, LABELS, 5).tolist() == expected
 
 
 @pytest.mark.parametrize("logits", [jnp.zeros((10, 10)), jnp.full((10, 10), jnp.nan)])
@@ -80,35 +79,29 @@ def test_mixed_images_are_charged_for_both_labels(task_and_params):
     np.testing.assert_allclose(mixed, loss_with(LABELS, mix) + loss_with(other, 1 - mix), rtol=1e-5)
 
 
-def test_cifar100s_layers_have_the_papers_counts(monkeypatch):
-    """Through the configs themselves, on images of the right shape."""
-    blank = labelled(np.zeros((4, 32, 32, 3), np.uint8), np.array([0, 1, 2, 99]))
-    monkeypatch.setattr(section.ImageData, "load", lambda self: dict.fromkeys(PARTS, ImageExamples(self, blank)))
-    for spec, count in {"dot_product": 263_168, "optimised": 197_376, "efficient": 131_584, "super": 197_890}.items():
-        config, _ = loading.resolve(f"configs/vit_cifar100.py:{spec}", {"model.depth": "1"})
-        task = tasks.find(config.task)(config)
-        about = task.describe(jax.eval_shape(task.init, jax.random.key(0)))
-        assert (about["attention_layer_parameters"], about["tokens"]) == (count, 257)
+def with_images(monkeypatch, **parts):
+    """A small task on labelled images of its own, from pixels and labels by part."""
+    images = {part: ImageExamples(section.ImageData(), labelled(*given)) for part, given in parts.items()}
+    monkeypatch.setattr(section.ImageData, "load", lambda self: images)
+    classes = len(set(parts["train"][1]))
+    return task_of(data__classes=str(classes), model__depth="1")
+
+
+def blank(labels, channels=1):
+    return np.zeros((len(labels), 8, 8, channels), np.uint8), labels
 
 
 def test_evaluation_images_of_another_kind_are_refused(monkeypatch):
     with pytest.raises(UsageError, match=r"Images for validation are 4x4 pixels and those for training 8x8"):
         task_of(data__eval_transforms="center_crop(size=4)")
-    grey, coloured = (labelled(np.zeros((4, 8, 8, c), np.uint8), np.arange(4)) for c in (1, 3))
-    images = {"train": grey, "validation": coloured, "test": coloured}
-    monkeypatch.setattr(
-        section.ImageData, "load", lambda self: {part: ImageExamples(self, split) for part, split in images.items()}
-    )
+    grey, coloured = (blank([0, 1, 2], channels) for channels in (1, 3))
     with pytest.raises(UsageError, match=r"Images for validation have 3 channels and those for training 1"):
-        task_of()
+        with_images(monkeypatch, train=grey, validation=coloured, test=coloured)
 
 
 @pytest.mark.parametrize(("classes", "has"), [(5, False), (6, True)])
 def test_the_first_five_count_only_where_there_are_more_classes(classes, has, monkeypatch):
-    images = labelled(np.zeros((6, 8, 8, 1), np.uint8), np.arange(6) % classes)
-    monkeypatch.setattr("train.data.encodings.images.load", lambda data: dict.fromkeys(PARTS, images))
-    config = loading.resolve("configs/vit_digits.py", {"data.classes": str(classes), "model.depth": "1"})[0]
-    task = tasks.of(config)
+    task = with_images(monkeypatch, **dict.fromkeys(PARTS, blank([*range(classes)])))
     params = jax.eval_shape(task.init, jax.random.key(0))
     batch = {"image": jnp.zeros((2, 8, 8, 1)), "label": jnp.zeros(2, int)}
     assert ("top5" in jax.eval_shape(lambda p: task.loss(p, batch, None), params)) == has
@@ -116,14 +109,10 @@ def test_the_first_five_count_only_where_there_are_more_classes(classes, has, mo
 
 def test_the_baseline_is_the_trainings_most_frequent_class(monkeypatch):
     labels = {"train": [0, 1, 2, 2], "validation": [0, 1, 2], "test": [0, 0, 0, 1, 2, 2]}
-    images = {part: labelled(np.zeros((len(of), 8, 8, 1), np.uint8), of) for part, of in labels.items()}
-    monkeypatch.setattr("train.data.encodings.images.load", lambda data: images)
-    task = tasks.of(loading.resolve("configs/vit_digits.py", {"data.classes": "3", "model.depth": "1"})[0])
+    task = with_images(monkeypatch, **{part: blank(given) for part, given in labels.items()})
     assert task.baselines() == {"most_frequent_accuracy": 1 / 3}
 
 
 def test_one_class_is_refused(monkeypatch):
-    images = labelled(np.zeros((6, 8, 8, 1), np.uint8), np.zeros(6, int))
-    monkeypatch.setattr("train.data.encodings.images.load", lambda data: dict.fromkeys(PARTS, images))
     with pytest.raises(UsageError, match="All images have one class; give data with at least two classes"):
-        tasks.of(loading.resolve("configs/vit_digits.py", {"data.classes": "1", "model.depth": "1"})[0])
+        with_images(monkeypatch, **dict.fromkeys(PARTS, blank([0, 0])))

@@ -53,16 +53,3 @@ def test_all_seeds_have_the_same_examples_and_parts_have_others():
     assert any(
         first["train"].evaluate(n)["tokens"].tolist() != first["test"].evaluate(n)["tokens"].tolist() for n in range(3)
     )
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"data__source": "digits"}, "digits"),
-        ({"train__loss_chunk": 8}, "set it to 0"),
-    ],
-)
-def test_mistakes_are_said_before_anything_is_written(tmp_path, capsys, changes, message):
-    assert main.main(arguments(tmp_path / "run", **SMALL | changes)) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
