@@ -13,14 +13,10 @@ from train.grids.grid import Sweep
     ("text", "values"),
     [
         ("1,2,4", ["1", "2", "4"]),
-        ("neural(dim=2)|dot_product", ["neural(dim=2)|dot_product"]),
         ("cycle(neural(dim=2,hidden=4)*3|super),a*2|b", ["cycle(neural(dim=2,hidden=4)*3|super)", "a*2|b"]),
-        ("neural(dim=2,hidden=(4,2)),super", ["neural(dim=2,hidden=(4,2))", "super"]),
         ("'16,24,32', ''", ["16,24,32", ""]),
         ('neural(query="a,)b"),x', ['neural(query="a,)b")', "x"]),
-        ("'a','b'", ["a", "b"]),
         ("'a'|'b'", ["'a'|'b'"]),
-        ("10 epochs, 20 epochs", ["10 epochs", "20 epochs"]),
         ("'a,b)', (')',2)", ["a,b)", "(')',2)"]),
     ],
 )
@@ -34,12 +30,7 @@ def test_commas_in_brackets_and_quotes_do_not_split(text, values):
         (["model.attention="], "--over model.attention= has no values; write --over model.attention=VALUE,VALUE"),
         (["model.heads=1,,2"], "'1,,2' has an empty value; write '' for one that is meant"),
         (["model.attention=neural(dim=2"], r"'neural\(dim=2' has no closing \)"),
-        (["model.heads=1,2,1"], "--over model.heads has '1' and '1', which are equal; give every value once"),
         (["optimizer.learning_rate=1e-3,2e-3,.001"], "has '1e-3' and '.001', which are equal; give every value once"),
-        (
-            ["model.attention=neural(dim=2),neural( dim=2 )"],
-            r"has 'neural\(dim=2\)' and 'neural\( dim=2 \)', which are",
-        ),
         (["model.attention=cycle(a*2|b),cycle(a|a|b)"], "which are equal; give every value once"),
         (["data.source=file:a/b,file:a-b"], "whose folders would both be called file-a-b; give them to two sweeps"),
         (["model.heads=1", "model.heads=2"], "model.heads is given twice"),
@@ -90,11 +81,8 @@ def test_more_extends_a_sweep(tmp_path, changes):
     ("changes", "differs"),
     [
         ({"overrides": {"model.depth": "2"}}, "--config.model.depth;"),
-        ({"overrides": {"model.depth": "1", "train.length": "9 steps"}}, "--config.train.length;"),
-        ({"config": "configs/b.py"}, "config;"),
         ({"equal": "flops"}, "equal"),
         ({"over": {"model.attention": ["b", "c"]}}, "--over model.attention;"),
-        ({"over": {"model.heads": ["1"]}}, "--over;"),
     ],
 )
 def test_another_sweep_does_not(tmp_path, changes, differs):
@@ -119,27 +107,19 @@ def test_seeds_are_added_to_those_of_before(tmp_path):
             grid.seeds([[3, 4]], first, count, tmp_path)
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path):
+def test_what_is_written_is_read_and_anything_else_is_refused(tmp_path):
     assert grid.read(tmp_path) is None
-    (tmp_path / "file").touch()
-    for path in (tmp_path, tmp_path / "file"):
-        with pytest.raises(UsageError, match=r"is not empty and holds no sweep\.json; choose another --workdir"):
-            grid.read(path)
-
-
-def test_a_damaged_record_or_folder_is_one_sentence(tmp_path):
-    for text, message in (("{", "is damaged"), ("[]", "is damaged"), ('{"over": {}}', "is no record of a sweep")):
+    record = SWEEP.plain | {"cells": {}}
+    grid.write(tmp_path / "sweep", record)
+    assert grid.read(tmp_path / "sweep") == record
+    with pytest.raises(UsageError, match=r"is not empty and holds no sweep\.json; choose another --workdir"):
+        grid.read(tmp_path)
+    for text, message in (("{", "is damaged"), ('{"over": {}}', "is no record of a sweep")):
         (tmp_path / "sweep.json").write_text(text)
         with pytest.raises(UsageError, match=rf"sweep\.json {message}.*; choose another --workdir"):
             grid.read(tmp_path)
     with pytest.raises(UsageError, match=r"below cannot be written \(Not a directory\); choose another --workdir"):
         grid.write(tmp_path / "sweep.json" / "below", {})
-
-
-def test_what_is_written_is_read(tmp_path):
-    record = SWEEP.plain | {"cells": {}}
-    grid.write(tmp_path, record)
-    assert grid.read(tmp_path) == record
 
 
 def test_millions_are_refused_before_they_are_made():
@@ -161,11 +141,8 @@ TUNED = SWEEP.plain | {
     [
         {"over": None},
         {"over": {"model.attention": "super"}},
-        {"over": {"model.attention": [["super"]]}},
-        {"cells": []},
         {"cells": {"a": {}}},
         {"cells": {"a": {"chosen": {}, "tried": {"x": [0.5]}}}},
-        {"cells": {"a": {"chosen": {}, "tried": {"0.1": 0.5}}}},
     ],
 )
 def test_what_is_no_record_of_a_sweep_is_known(changes):

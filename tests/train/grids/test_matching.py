@@ -28,7 +28,7 @@ def prepared(*requests, replicas="auto"):
     return matching.prepare(requests, requests, "", replicas)
 
 
-@pytest.mark.parametrize("start", [1, 7, 50, 99, 3000])
+@pytest.mark.parametrize("start", [1, 50, 3000])
 def test_the_nearest_is_found_from_wherever_one_starts(start):
     looked = set()
 
@@ -36,7 +36,7 @@ def test_the_nearest_is_found_from_wherever_one_starts(start):
         looked.add(number)
         return number * number
 
-    for wanted in (1, 2, 3, 100, 110, 111, 2500, 9801):
+    for wanted in (1, 2, 110, 111, 9801):
         assert nearest(square, wanted, start) == min(range(1, 3001), key=lambda n: abs(n * n - wanted))
     assert min(looked) >= 1
 
@@ -48,9 +48,11 @@ def closed_form(name, width, hidden):
     return (4 + 1 + 16) * width + block + 2 * width + 10 * width + 10
 
 
-@pytest.mark.more
-def test_parameters_match_within_1_percent():
+def test_parameters_match_within_1_percent_and_what_was_chosen_is_set_up_too(monkeypatch):
+    checked, setup = [], Request.setup
+    monkeypatch.setattr(Request, "setup", lambda request: checked.append(request) or setup(request))
     found = matching.prepare(*pair("super"), "parameters", "auto")
+    assert checked[-1] == request("super").but(found.chosen["super"])
     assert found.chosen["dot_product"] == {}
     counts = []
     for name, chosen in found.chosen.items():
@@ -103,14 +105,6 @@ def test_seeds_are_trained_apart_where_they_cannot_be_together(monkeypatch):
     assert prepared(buckets).together == 1
     with pytest.raises(UsageError, match=r"cannot stack; .* --replicas=no"):
         prepared(buckets, replicas="yes")
-
-
-@pytest.mark.more
-def test_what_was_chosen_is_checked_too(monkeypatch):
-    checked, setup = [], Request.setup
-    monkeypatch.setattr(Request, "setup", lambda request: checked.append(request) or setup(request))
-    found = matching.prepare(*pair("super"), "parameters", "no")
-    assert checked[-1] == request("super").but(found.chosen["super"])
 
 
 def test_a_model_without_mlps_gets_none():

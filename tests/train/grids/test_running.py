@@ -31,16 +31,11 @@ def programs(runs, most):
 @pytest.mark.parametrize(
     ("runs", "most", "found"),
     [
-        ([run(3), run(4)], 1, [(["seed=3"], ["seed3"]), (["seed=4"], ["seed4"])]),
         ([run(3), run(4), run(6)], 9, [(["seed=3", "train.replicas=2"], ["seed3", "seed4"]), (["seed=6"], ["seed6"])]),
-        ([run(0, "0.1"), run(0, "0.2"), run(1, "0.1"), run(1, "0.2")], 4, [BOTH]),
         (
             [run(seed, rate) for rate in ("0.1", "0.2", "0.4") for seed in (0, 1)],
             4,
-            [
-                BOTH,
-                (["seed=0", "optimizer.learning_rate=0.4", "train.replicas=2"], ["0.4/seed0", "0.4/seed1"]),
-            ],
+            [BOTH, (["seed=0", "optimizer.learning_rate=0.4", "train.replicas=2"], ["0.4/seed0", "0.4/seed1"])],
         ),
         (
             [run(0, "0.1"), run(0, "0.2"), run(1, "0.2")],

@@ -2,12 +2,11 @@
 
 import argparse
 import dataclasses
-import json
 
 import pytest
 
 from attention import UsageError
-from train.grids import pool, tuning
+from train.grids import tuning
 from train.grids.matching import Request
 from train.grids.tuning import Tuning
 
@@ -57,56 +56,29 @@ def test_a_choice_at_an_end_adds_a_value_there_for_all_settings_up_to_a_number()
     assert rates(1).rule.endswith("for all settings, 1 at most.")
 
 
-def test_a_trial_as_long_as_a_run_is_the_run_of_its_value_and_seed(tmp_path):
-    whole = dataclasses.replace(rates(0), length="2/2")
-    paths = whole.trials([REQUEST], {}, 3, tmp_path)
-    ((trial, flags),) = paths["a", "1e-3"].items()
+def test_a_trial_is_the_run_of_its_value_and_seed_only_where_it_is_as_long_and_nothing_is_there(tmp_path):
+    whole, chosen = dataclasses.replace(rates(0), length="2/2"), {"a": {RATE: "1e-3"}}
+    ((trial, flags),) = whole.trials([REQUEST], {}, 3, tmp_path)["a", "1e-3"].items()
     assert "--config.train.length=60 epochs" in flags
-    run, further = tmp_path / "a/seed3", tmp_path / "a/seed4"
-    chosen = {"a": {RATE: "1e-3"}}
-    whole.reuse(chosen, [run, further])
+    run = tmp_path / "a/seed3"
+    whole.reuse(chosen, [run])
     assert not run.exists()  # the trial has not finished
     trial.mkdir(parents=True)
     (trial / "result.json").write_text("{}")
-    rates().reuse(chosen, [run])  # a shorter trial is no run
-    assert not run.exists()
-    whole.reuse(chosen, [run, further])
-    assert pool.is_finished(run)
-    assert not further.exists()
-    (run / "result.json").write_text('{"best": {}}')
+    rates().reuse(chosen, [run])
+    assert not run.exists()  # shorter trials are no runs
+    whole.reuse(chosen, [run, tmp_path / "a/seed4"])
+    assert (run / "result.json").read_text() == "{}"
+    assert not (tmp_path / "a/seed4").exists()
+    (run / "result.json").write_text("kept")
     whole.reuse(chosen, [run])
-    assert (run / "result.json").read_text() == '{"best": {}}'
-
-
-def test_trials_are_shorter_runs_of_what_was_not_tried(tmp_path):
-    tried = {"a": {"1e-4": [0.5], "1e-3": [0.5]}}
-    ((setting, paths),) = rates().trials([REQUEST], tried, 3, tmp_path).items()
-    assert setting == ("a", "1e-2")
-    assert paths == {
-        tmp_path / "tuning/a/learning_rate=1e-2/seed3": [
-            "--config=configs/vit_digits.py",
-            "--config.train.length=20.0000 epochs",
-            "--config.optimizer.learning_rate=1e-2",
-            "--config.seed=3",
-        ]
-    }
-
-
-def test_what_came_of_trials_is_read_but_for_those_that_stopped(tmp_path):
-    done, lost, stopped = (tmp_path / name for name in ("done", "lost", "stopped"))
-    done.mkdir()
-    (done / "result.json").write_text(json.dumps({"best": {"validation": {"accuracy": 0.75}}}))
-    outcomes = {lost: pool.DIVERGED, stopped: pool.STOPPED}
-    ended = {("a", "1e-4"): [done], ("a", "1e-3"): [lost], ("b", "1e-4"): [stopped]}
-    found = rates().scored({"a": {"1": [0.5]}}, ended, outcomes)
-    assert found == {"a": {"1": [0.5], "1e-4": [0.75], "1e-3": [None]}}
+    assert (run / "result.json").read_text() == "kept"
 
 
 @pytest.mark.parametrize(
     ("field", "values", "length", "message"),
     [
         ("model.depth", ("2",), "1/3", "--tune=model.depth must be at least two rising numbers above 0, .* is '2'"),
-        (RATE, ("3e-3", "1e-3"), "1/3", "but it is '3e-3,1e-3'"),
         ("model.width", ("8", "16"), "1/3", "another flag decides model.width"),
         ("train.length", ("8", "16"), "1/3", "another flag decides train.length"),
         ("model.depth", ("1", "2"), "3/2", "--tune-length must be a fraction above 0 and up to 1"),
