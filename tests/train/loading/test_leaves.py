@@ -1,6 +1,5 @@
 """Declarations alone say what a config's fields are."""
 
-import ast
 import dataclasses
 import math
 import re
@@ -11,7 +10,7 @@ from attention.errors import UsageError
 from attention.types import Names
 from models.fields import BOOKKEEPING, HARDWARE, SETTING
 from train import loading
-from train.loading.leaves import CHANGEABLE, LEAVES, NOT_SETTINGS, SECTIONS, completed, flatten, leaves_of
+from train.loading.leaves import CHANGEABLE, LEAVES, NOT_SETTINGS, SECTIONS, completed, leaves_of
 
 
 @pytest.mark.parametrize("cls", SECTIONS.values())
@@ -47,11 +46,6 @@ def test_every_field_refuses_what_its_type_does(cls):
                 cls(**{name: value})
 
 
-def test_the_leaves_of_all_configs_are_the_declared_ones():
-    configs = [flatten(loading.load(f"configs/{path.name}").to_dict()) for path in loading.files()]
-    assert {path for config in configs for path in config} == set(LEAVES)
-
-
 def test_dataclasses_that_share_a_field_agree_on_its_role():
     for cls in SECTIONS.values():
         for path, leaf in leaves_of(cls).items():
@@ -64,17 +58,6 @@ def test_what_is_checked_against_the_data_may_change_and_what_seeds_decide_may_n
     assert not CHANGEABLE & {"seed", "train.replicas", "model.width", "data.batch_size", "optimizer.learning_rate"}
     assert {"seed", "train.replicas", "mesh.data", "data.cache_dir", "train.keep"} <= NOT_SETTINGS
     assert not NOT_SETTINGS & {"train.length", "model.implementation", "data.vocabulary"}
-
-
-@pytest.mark.parametrize("room", ["train", "analysis", "models", "docs"])
-def test_no_table_repeats_what_the_declarations_say(room):
-    """No literal names several leaves, since lists of them are derived."""
-    for path in (loading.PACKAGE / room).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Tuple | ast.List | ast.Set | ast.Dict):
-                items = node.keys if isinstance(node, ast.Dict) else node.elts
-                named = {item.value for item in items if isinstance(item, ast.Constant)} & set(LEAVES)
-                assert len(named) < 4, f"{path}:{node.lineno} lists {sorted(named)}; derive it from LEAVES"
 
 
 def test_a_stored_config_gets_the_fields_that_came_later():
