@@ -1,8 +1,6 @@
 """Search with caches against plain Python that runs every sequence through the whole model again."""
 
 import functools
-import itertools
-import json
 
 import chex
 import jax
@@ -10,11 +8,9 @@ import numpy as np
 import pytest
 
 from attention import UsageError
-from models.mechanisms import MECHANISMS
-from models.seq2seq import VARIANTS
 from tests.models import test_encoder_decoder as transformer
 from tests.models import test_seq2seq as recurrent
-from tests.sizes import more, once
+from tests.sizes import more
 from train.generation.decoding import translate
 from train.generation.sampling import Sampling
 from train.generation.search import Search
@@ -116,26 +112,12 @@ def build(seed=0, by=1.5, **changes):
     return model, likely_to_end(params, by)
 
 
-@pytest.mark.parametrize("mechanism", once([name for name, row in MECHANISMS.items() if row.cross], ["neural"]))
-def test_greedy_is_that_of_whole_forward_passes(mechanism):
-    check_search(
-        *build(by=0.0, decoder_attention=mechanism, cross_attention=mechanism, decoder_depth=1), Search(1, 1.0, 5)
-    )
+def test_greedy_is_that_of_whole_forward_passes():
+    check_search(*build(by=0.0, decoder_attention="neural", decoder_depth=1), Search(1, 1.0, 5))
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("variant", once(VARIANTS, ["qkv"]))
-def test_greedy_of_recurrent_models_too(variant):
-    check_search(*recurrent.build(attention=variant, cell="lstm" if variant == "qkv" else "gru"), Search(1, 1.0, 5))
-
-
-OWN = ["dot_product", "super|neural(pairs='unique')", "linear|delta", "positional|gaussian", "efficient|additive"]
-
-
-@pytest.mark.parametrize(
-    "mechanism", [*once(OWN[:3], OWN[1:2]), *(pytest.param(each, marks=pytest.mark.long) for each in OWN[3:])]
-)
-def test_beams_take_every_kind_of_cache_along(mechanism):
+@pytest.mark.parametrize("mechanism", ["super|neural(pairs='unique')", more("linear|delta")])
+def test_beams_take_caches_along(mechanism):
     check_search(*build(decoder_attention=mechanism, cross_attention=mechanism), Search(3, 1.0, 5))
 
 
@@ -144,48 +126,12 @@ def test_beams_take_recurrent_states_along():
     check_search(*recurrent.build(attention="luong_general", cell="lstm"), Search(3, 1.0, 5))
 
 
-SEARCHES = [Search(8, 0.6, 3), Search(4, 1.0, 6, min_length=4), Search(2, 1.0, 5, min_length=5), Search(3, 1.0, 1)]
-SEARCHES += [Search(*options, 6) for options in ((2, 1.0), (4, 0.0), (4, 1.0), (3, 2.0), (3, -1.0))]
-
-
 @pytest.mark.parametrize(
-    "search",
-    [*once(SEARCHES[:2], SEARCHES[:1]), *(pytest.param(search, marks=pytest.mark.long) for search in SEARCHES[2:])],
-    ids=repr,
+    "search", [Search(8, 0.6, 3), more(Search(4, 1.0, 6, min_length=4)), more(Search(3, -1.0, 6))], ids=repr
 )
 def test_beams_are_those_of_plain_python(search):
     ends = set().union(*(check_search(*build(seed), search) for seed in range(3)))
-    assert len(ends) > 1 or search.min_length == search.max_length
-
-
-@pytest.mark.more
-@pytest.mark.parametrize("penalty", [more(0.0), 1.0])
-def test_enough_beams_find_the_best_of_all_sequences(penalty):
-    """There are four words and the end, and three places, the last of which is the end's."""
-    search = Search(20, penalty, 3)
-    model, params = transformer.build((11, 7), output_bias=True)
-    params = likely_to_end(params)
-    after = forward(model, params)
-    words = [token for token in range(7) if token not in (PAD, START, END)]
-    sequences = [[*some, END] for n in range(3) for some in itertools.product(words, repeat=n)]
-
-    def ranked(row, sequence):
-        gained = [after(row, [sequence[:place]])[0][token] for place, token in enumerate(sequence)]
-        return sum(gained[: 2 if len(sequence) == 3 else None]) / len(sequence) ** penalty, sequence, sum(gained)
-
-    found = run(model, params, search)
-    check(found, [max(ranked(row, sequence) for sequence in sequences)[1:] for row in range(3)])
-
-
-@pytest.mark.more
-def test_scores_of_draws_are_log_probabilities():
-    model, params = build()
-    found = run(model, params, Search(1, 1.0, 7, sampling=Sampling()))
-    target = np.concatenate([np.full((3, 1), START), found.tokens[:, :-1]], axis=1)
-    scores = np.asarray(jax.nn.log_softmax(jax.jit(model.apply)(params, SOURCE, LENGTHS, target)))
-    for row, length in enumerate(found.lengths):
-        total = sum(scores[row, place, token] for place, token in enumerate(found.tokens[row, :length]))
-        np.testing.assert_allclose(found.scores[row], total, atol=2e-4)
+    assert len(ends) > 1
 
 
 @pytest.mark.parametrize("search", [more(Search(3, 1.0, 7)), Search(1, 1.0, 7, sampling=Sampling())])
@@ -215,13 +161,12 @@ def test_draws_depend_on_the_key_and_the_place():
 
 
 @pytest.mark.more
-@pytest.mark.parametrize("k", [more(1), 3])
-def test_search_stops_when_all_are_finished(k):
+def test_search_stops_when_all_are_finished():
     model, params = build(by=8.0)
     for least in (1, 30):
-        search = Search(k, 0.0, 30, min_length=least)
+        search = Search(3, 0.0, 30, min_length=least)
         found, count = translate(model, params["params"], SOURCE, LENGTHS, search, KEY, START, END, PAD)
-        assert count == found.lengths.max() if k == 1 else count >= found.lengths.max()
+        assert count >= found.lengths.max()
         assert count < 8 if least == 1 else count == 30
 
 
@@ -233,21 +178,6 @@ def test_padding_may_be_the_end():
     for row, length in enumerate(same.lengths):
         assert np.flatnonzero(same.tokens[row] == END)[0] == length - 1
         assert np.all(same.tokens[row, length:] == END)
-
-
-def test_it_is_compiled_once_for_a_shape():
-    model, params = build()
-    traced = chex.assert_max_traces(translate.__wrapped__, n=1)
-    compiled = jax.jit(traced, static_argnums=(0, 4))
-    for seed in range(3):
-        source, key = np.random.default_rng(seed).integers(3, 11, SOURCE.shape), jax.random.key(seed)
-        compiled(model, params["params"], source, LENGTHS - seed // 2, Search(2, 1.0, 4), key, START, END, seed)
-
-
-@pytest.mark.long
-def test_a_mesh_gives_the_same(run_python):
-    done = run_python("-m", "tests.train.generation.search_on_devices", devices=4)
-    assert json.loads(done.stdout.splitlines()[-1]) == {"1": True, "3": True}
 
 
 @pytest.mark.parametrize(
@@ -264,8 +194,7 @@ def test_options_out_of_range_are_refused(options, message):
         Search(**{"beams": 1, "length_penalty": 1.0, "max_length": 5} | options)
 
 
-@pytest.mark.parametrize("changes", [{"positions": "learned"}, {"decoder_attention": "super"}])
-def test_what_has_a_fixed_length_is_not_exceeded(changes):
-    model, params = build(**changes)
-    with pytest.raises(UsageError, match=r"8 tokens|has 8"):
+def test_what_has_a_fixed_length_is_not_exceeded():
+    model, params = build(decoder_attention="super")
+    with pytest.raises(UsageError, match="has 8"):
         run(model, params, Search(1, 1.0, 8))

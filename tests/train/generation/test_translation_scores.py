@@ -74,8 +74,3 @@ def test_line_ends_of_another_system_are_no_difference(files, capsys):
     files[1].write_bytes("\r\n".join([*WANTED, ""]).encode())
     assert score.main(flags(files)) == 0
     assert f"exact_match {1 / 4:.6g}" in capsys.readouterr().out
-
-
-def test_missing_translations_are_no_scores():
-    with pytest.raises(ValueError, match=r"shorter|longer"):
-        translation_scores.scores(FOUND[:2], WANTED)
