@@ -37,12 +37,7 @@ def test_a_template_writes_the_conversation_up_to_the_answer(tmp_path, where):
     ("settings", "turns", "message"),
     [
         ({}, TURNS, "has no chat template; leave out --chat"),
-        (
-            {"chat_template": TEMPLATE},
-            [{"role": "judge", "content": ""}],
-            "cannot write this conversation: no role judge",
-        ),
-        ({"chat_template": "{% for %}"}, TURNS, "cannot write this conversation: "),
+        ({"chat_template": TEMPLATE}, [{"role": "judge", "content": ""}], "conversation: no role judge"),
         ({"chat_template": "{{ messages.__class__.__mro__ }}"}, TURNS, "cannot write this conversation: access to"),
     ],
 )
