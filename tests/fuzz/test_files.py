@@ -59,9 +59,7 @@ DECLARED = {
     "question": "Which?",
     "metric": "accuracy",
     "margin": 0.01,
-    "family": [
-        {"name": "a", "settings": ["attention=super"], "baselines": ["attention=dot_product"], "claim": "better"}
-    ],
+    "family": [{"name": "a", "settings": ["a=super"], "baselines": ["a=dot_product"], "claim": "better"}],
 }
 
 
@@ -119,37 +117,16 @@ def test_work_directories(place, data, name, beside, at):
     answers(reported, [place], at)
 
 
-@fuzzed(content=texts_of(SWEEP))
-def test_sweeps(place, content):
-    (place / grid.FILE).write_bytes(content)
-    answers(grid.read, place)
+def shown(path):
+    """Joins and shows a table of trials as it is."""
+    table, remarks = trials.read([path, path])
+    text = trial_page.page(table, ["delta"], remarks)
+    assert text == visible(text)
+    return TrialTable.merged([table, table]).text()
 
 
-@fuzzed(content=texts_of(TRIED))
-def test_tables_of_trials(place, content):
-    """A damaged one gives no page and is not joined; what is left of a whole one is shown as it is."""
-    (place / "trials.json").write_bytes(content)
-
-    def shown(path):
-        table, remarks = trials.read([path, path])
-        text = trial_page.page(table, ["delta"], remarks)
-        assert text == visible(text)
-        return TrialTable.merged([table, table]).text()
-
-    answers(shown, place / "trials.json")
-
-
-@fuzzed(content=texts_of(DECLARED))
-def test_declarations(place, content):
-    (place / "declared.json").write_bytes(content)
-    answers(declaration.read, place / "declared.json")
-
-
-MARIAN_KIND = {
-    "kind": "marian",
-    "spm": base64.b64encode(b"\n\x03a").decode(),
-    "vocabulary": {"<pad>": 0, "<unk>": 1, "</s>": 2},
-}
+VOCABULARY = {"<pad>": 0, "<unk>": 1, "</s>": 2}
+MARIAN_KIND = {"kind": "marian", "spm": base64.b64encode(b"\n\x03a").decode(), "vocabulary": VOCABULARY}
 
 
 @functools.cache
@@ -162,11 +139,21 @@ def used(path):
     return tokeniser.decode(tokeniser.encode_batch(["a b"])[0]), tokeniser.dumps(), tokeniser.size, tokeniser.special
 
 
-@fuzzed(data=st.data(), kind=st.sampled_from(["words", "marian", "wordpiece(size=20)"]))
-def test_tokenisers(place, data, kind):
-    whole = MARIAN_KIND if kind == "marian" else subwords(kind)
-    (place / "tokeniser.json").write_bytes(data.draw(texts_of(whole)))
-    answers(used, place / "tokeniser.json")
+DOCUMENTS = {
+    "sweep": (SWEEP, lambda path: grid.read(path.parent)),
+    "trials": (TRIED, shown),
+    "declared": (DECLARED, declaration.read),
+    "marian": (MARIAN_KIND, used),
+    "words": (subwords("words"), used),
+    "wordpiece": (subwords(), used),
+}
+
+
+@fuzzed(data=st.data(), name=st.sampled_from(sorted(DOCUMENTS)))
+def test_documents(place, data, name):
+    whole, reader = DOCUMENTS[name]
+    (place / f"{name}.json").write_bytes(data.draw(texts_of(whole)))
+    answers(reader, place / f"{name}.json")
 
 
 @fuzzed(data=st.data(), architecture=st.sampled_from(pretrained.ARCHITECTURES))

@@ -9,20 +9,17 @@ import tempfile
 import zlib
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import serialization
 from hypothesis import strategies as st
 from PIL import Image
 
 from analysis import archive
-from models.gpt import GPT, GPTConfig
 from models.published import hugging_face, pretrained
 from models.published.gpt2 import GPT2
 from tests.fuzz.harness import answers, changed, damaged, fuzzed, texts_of
-from tests.fuzz.test_files import LINE, RESULT, SWEEP, config, reported, subwords, write_run
-from tests.fuzz.test_files import used as used_tokeniser
+from tests.fuzz.test_files import LINE, RESULT, SWEEP, VOCABULARY, config, reported, subwords, used, write_run
+from tests.models.published import families
 from train.data import tokenisers
 from train.data.images.section import ImageData
 from train.decode import export
@@ -114,21 +111,16 @@ def test_folders_of_images(place, folders, around, shape):
     answers(looked_at, place, shape)
 
 
-LLAMA = {"norm_type": "rms", "gated": True, "activation": "swish", "mlp_bias": False, "output_bias": False}
-SMALL = GPTConfig(name="gpt", depth=1, width=4, heads=2, mlp=4, positions="rotary", tied_output=False, **LLAMA)
-
-
 @functools.cache
-def parameters():
-    shapes = jax.eval_shape(GPT(SMALL, 11, 8).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+def llama():
+    return families.build("llama")
 
 
 @functools.cache
 def published():
     """The files of a small Llama by their names, its weights in one shard."""
     with tempfile.TemporaryDirectory() as folder:
-        pretrained.export(folder, SMALL, parameters(), length=8)
+        pretrained.export(folder, *llama(), length=families.LENGTH)
         files = {file.name: file.read_bytes() for file in Path(folder).iterdir()}
     files["shard.safetensors"] = weights = files.pop(hugging_face.SAFETENSORS)
     names = [name for name in head_of(weights) if name != "__metadata__"]
@@ -156,7 +148,7 @@ def test_published_models(place, data, name):
     for file, content in (files | {name: data.draw(other)}).items():
         (place / file).write_bytes(content)
     if answers(pretrained.describe, str(place)):
-        answers(pretrained.load, str(place), SMALL, parameters())
+        answers(pretrained.load, str(place), *llama())
 
 
 TREE = {"h": {"0": {"kernel": np.zeros((2, 3), np.float32), "bias": np.zeros(3)}}, "scale": np.ones(2)}
@@ -178,11 +170,10 @@ def test_model_cards(place, content, result):
     answers(export.card, place, GPT2, 40, 0, 1000)
 
 
-@fuzzed(data=st.data(), vocabulary=texts_of({"<pad>": 0, "<unk>": 1, "</s>": 2, "a": 3}))
+@fuzzed(data=st.data(), vocabulary=texts_of(VOCABULARY | {"a": 3}))
 def test_tokenisers_in_folders(place, data, vocabulary):
     (place / "source.spm").write_bytes(data.draw(st.binary(max_size=50) | damaged(b"\n\x03a")))
     (place / "vocab.json").write_bytes(vocabulary)
     answers(tokenisers.make, f"marian:{place}/source.spm")
     (place / "tokenizer.json").write_bytes(data.draw(damaged(json.dumps(subwords()).encode())))
-    answers(used_tokeniser, place)
-    answers(used_tokeniser, place / "tokenizer.json")
+    answers(used, place)
