@@ -85,31 +85,22 @@ def beams(after, row, search):
     return finished[0][2], finished[0][1]
 
 
-def check(found, expected):
-    """Checks the tokens, lengths and scores of all sentences."""
+def check_search(model, params, search):
+    """Checks that the search finds what plain Python finds, and returns the lengths."""
+    found = run(model, params, search)
+    expected = [(greedy if search.beams == 1 else beams)(forward(model, params), row, search) for row in range(3)]
     for row, (sequence, score) in enumerate(expected):
         assert found.lengths[row] == len(sequence)
         assert found.tokens[row].tolist() == sequence + [PAD] * (found.tokens.shape[1] - len(sequence))
         np.testing.assert_allclose(found.scores[row], score, atol=2e-4)
-
-
-def check_search(model, params, search):
-    """Checks that the search finds what plain Python finds, and returns the lengths."""
-    expected = [(greedy if search.beams == 1 else beams)(forward(model, params), row, search) for row in range(3)]
-    check(run(model, params, search), expected)
     return {len(sequence) for sequence, _ in expected}
 
 
-def likely_to_end(params, by=2.0):
-    """Makes the end likely, so that sequences have different lengths."""
-    bias = params["params"]["head_bias"]
-    return {"params": params["params"] | {"head_bias": bias.at[END].add(by)}}
-
-
 def build(seed=0, by=1.5, **changes):
-    model, params = transformer.build(output_bias=True, **changes)
-    params = transformer.random_params(model, SOURCE[:, :4], LENGTHS, SOURCE[:, :4], seed=seed)
-    return model, likely_to_end(params, by)
+    """A model and parameters that make the end likely, so that sequences have different lengths."""
+    model, _ = transformer.build(output_bias=True, **changes)
+    params = transformer.random_params(model, SOURCE[:, :4], LENGTHS, SOURCE[:, :4], seed=seed)["params"]
+    return model, {"params": params | {"head_bias": params["head_bias"].at[END].add(by)}}
 
 
 def test_greedy_is_that_of_whole_forward_passes():
