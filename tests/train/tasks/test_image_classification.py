@@ -10,8 +10,7 @@ from attention import UsageError
 from tests.train.data.streams import labelled
 from tests.train.tasks.test_language_modelling import forward, loss_of
 from train import loading, tasks
-from train.data.images import section
-from train.data.images.section import ImageExamples
+from train.data.images.section import ImageData, ImageExamples
 from train.data.splits import PARTS
 from train.losses import cross_entropy, in_top
 
@@ -81,8 +80,8 @@ def test_mixed_images_are_charged_for_both_labels(task_and_params):
 
 def with_images(monkeypatch, **parts):
     """A small task on labelled images of its own, from pixels and labels by part."""
-    images = {part: ImageExamples(section.ImageData(), labelled(*given)) for part, given in parts.items()}
-    monkeypatch.setattr(section.ImageData, "load", lambda self: images)
+    images = {part: labelled(*given) for part, given in parts.items()}
+    monkeypatch.setattr(ImageData, "load", lambda data: {part: ImageExamples(data, images[part]) for part in images})
     classes = len(set(parts["train"][1]))
     return task_of(data__classes=str(classes), model__depth="1")
 
