@@ -48,6 +48,7 @@ def closed_form(name, width, hidden):
     return (4 + 1 + 16) * width + block + 2 * width + 10 * width + 10
 
 
+@pytest.mark.more
 def test_parameters_match_within_1_percent_and_what_was_chosen_is_set_up_too(monkeypatch):
     checked, setup = [], Request.setup
     monkeypatch.setattr(Request, "setup", lambda request: checked.append(request) or setup(request))
