@@ -5,15 +5,13 @@ import pickle
 import pytest
 
 from attention.errors import MESSAGE, WORD, UsageError, unknown
-from tests.sizes import more
 from train import main
-from train.cli import terminal
 
 
-@pytest.mark.parametrize(("unit", "times"), [("x", 10**6), more("x y ", 10**6), more("x" * 500 + " ", 10**4)])
-def test_a_megabyte_is_cut_and_the_sentence_keeps_its_beginning_and_its_end(unit, times):
-    given = unit * times
-    for error in (unknown("thing", given, ["one", "two"]), pickle.loads(pickle.dumps(unknown("thing", given, "ab")))):
+@pytest.mark.parametrize("given", ["x" * 10**6, "x y " * 10**6])
+def test_a_megabyte_is_cut_and_the_sentence_keeps_its_beginning_and_its_end(given):
+    told = unknown("thing", given, ["one", "two"])
+    for error in (told, pickle.loads(pickle.dumps(told))):
         assert len(str(error)) <= MESSAGE
         assert max(map(len, str(error).replace("[...", " ").split())) <= WORD
         assert str(error).startswith("Unknown thing 'x")
@@ -33,8 +31,5 @@ def test_an_argument_that_is_no_text_is_told(path, capsys):
 
 
 def test_what_would_steer_a_terminal_is_shown():
-    assert (
-        str(UsageError("no \x1b[31mred\x07, no \x9b1m, no \udcff\n but é"))
-        == r"no \x1b[31mred\x07, no \x9b1m, no \udcff but é"
-    )
-    assert terminal.filled("Classes: \x1b[31mred, \udcff") == r"Classes: \x1b[31mred, \udcff"
+    said = str(UsageError("no \x1b[31mred\x07, no \x9b1m, no \udcff\n but é"))
+    assert said == r"no \x1b[31mred\x07, no \x9b1m, no \udcff but é"

@@ -4,7 +4,6 @@ import ast
 import collections
 import functools
 import graphlib
-import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from tests.conftest import ROOT
 
 # Each imports itself and what stands before it.
 ORDER = ("attention", "models", "train", "analysis", "studies", "benchmarks", "docs", "notebooks")
+ROOMS = (*ORDER, "tests")
 # The floors of train/, from the top: each imports what is below it, and of its own floor nothing but its own room.
 FLOORS = (
     {"launch"},
@@ -72,34 +72,24 @@ def test_a_class_has_a_name_of_its_own():
 
 
 def test_no_room_is_too_full():
-    rooms = collections.Counter(path.parent.as_posix() for path in files())
-    tests = collections.Counter(path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("tests/**/*.py"))
-    assert {room: number for room, number in (rooms + tests).items() if number > FULL} == {}
+    rooms = collections.Counter(path.parent for room in ROOMS for path in ROOT.glob(f"{room}/**/*.py"))
+    assert {room: number for room, number in rooms.items() if number > FULL} == {}
 
 
-@pytest.mark.parametrize("room", [*ORDER, "tests"])
-def test_no_file_is_too_long(room):
-    lengths = {path.relative_to(ROOT).as_posix(): lines(path) for path in ROOT.glob(f"{room}/**/*.py")}
-    assert lengths
+def test_no_file_is_too_long():
+    lengths = {path: len(path.read_text().splitlines()) for room in ROOMS for path in ROOT.glob(f"{room}/**/*.py")}
     assert {path: length for path, length in lengths.items() if length > LONG_FILE} == {}
 
 
-def lines(path: Path) -> int:
-    return len(path.read_text().splitlines())
-
-
 def test_no_function_is_too_long():
-    functions = (
-        (f"{module}.{node.name}", node.end_lineno - node.lineno + 1 - lines_of_docstring(node))
-        for module, tree in modules().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef)
-    )
-    assert {name: n for name, n in functions if n > LONG_FUNCTION} == {}
-
-
-def lines_of_docstring(function: ast.FunctionDef) -> int:
-    return len((ast.get_docstring(function, clean=False) or "").splitlines())
+    """Docstrings do not count."""
+    lengths = {}
+    for module, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                docstring = ast.get_docstring(node, clean=False) or ""
+                lengths[module, node.name] = node.end_lineno - node.lineno + 1 - len(docstring.splitlines())
+    assert {name: length for name, length in lengths.items() if length > LONG_FUNCTION} == {}
 
 
 def test_imports_point_one_way():
@@ -129,11 +119,3 @@ def test_imports_close_no_circle():
     graph = {module: imported(tree) - {module} for module, tree in modules().items()}
     apart = {module: {name for name in names if not module.startswith(f"{name}.")} for module, names in graph.items()}
     graphlib.TopologicalSorter(apart).prepare()
-
-
-def test_contributing_shows_the_tree():
-    tree = (ROOT / "CONTRIBUTING.md").read_text().partition("```text\n")[2].partition("```")[0]
-    assert 8 <= len(tree.splitlines()) <= 12
-    rooms = {path.parent.name for path in files()}
-    programs = {path.stem for path in ROOT.glob("train/*.py") if "__main__" in path.read_text()}
-    assert (rooms | programs) - set(re.findall(r"\w+", tree)) == set()
