@@ -77,23 +77,18 @@ def sh(text, mark=""):
 WRONG = {
     # pages
     sh(RUN, "<!-- dry-run -->"): "needs a reason",
-    sh(RUN, "<!-- not-run: because -->"): "'not-run' is none of",
     sh(RUN, "<!-- run: quickly -->"): "'quickly' is neither a number of steps nor",
     "<!-- run -->\n\nWords.\n" + sh(RUN): "stands before no block",
     "```console\nls\n```": "a block of 'console'",
     # what is looked up
     sh("python -m train.mian", "<!-- not run: slow -->"): "No module named 'train.mian'",
     sh("python -m train.main --workdr=runs/a", "<!-- not run: slow -->"): "Did you mean '--workdir'",
-    sh("python -m train.sweep --config=configs/vit_digits.py --workdir=a --over argument=super,supr"): "mean 'super'",
-    sh("python -m train.launch --processes=2 -- --config=configs/vit_digit.py"): "Did you mean 'configs/vit_digits.py'",
-    sh("bash -c 'python -m train.mian'"): "No module named 'train.mian'",
     sh("python -m pytest -q tests/train/test_nothing.py"): "there is no tests/train/test_nothing.py",
     sh("make dmeo"): "make has no target dmeo",
     "<!-- not run: slow -->\n```python\nfrom attention import dot_attention\n```": "cannot import name 'dot_attention'",
     # what is done
     sh("pip install -r requirements.txt"): "is not run here; put a mark before it",
     sh("python -m train.mechanisms super --width=7"): "ends with 2: .*7",
-    sh("python -m train.main --config=list", "<!-- fails -->"): "ends with 0",
     sh("python -m train.mechanisms super", "<!-- run: 3 steps -->"): "nothing is trained",
     sh("python -m train.main --config.model.patch=3", "<!-- dry-run: a reason -->"): "patch=3",
     "```python\nassert 1 + 1 == 3\n```": "1 \\+ 1 == 3|",
@@ -104,14 +99,3 @@ WRONG = {
 def test_a_wrong_page_is_noticed(page, desk):
     with pytest.raises((PageError, UsageError, ImportError, AssertionError), match=WRONG[page]):
         typed(blocks(page))
-
-
-def test_blocks_have_their_marks_lines_and_what_is_run_before_them():
-    page = f"# Title\n{sh(RUN)}\n- item\n\n  <!-- long: 3 steps, seed=2 -->\n  ```sh\n  ls\n  ```\n"
-    hidden = "<!-- invisible-code-block: python\nx += 1\n-->\n"
-    first, second, _, last = blocks(f"{page}\n```python\nx = 1\n```\n\n{hidden}```python\nassert x == 2\n```\n")
-    assert (first.line, first.mark.kind, first.mark.changes) == (3, "run", {})
-    assert list(first.programs) == [("train.main", ["--config=configs/vit_digits.py"])]
-    assert (second.mark.kind, second.mark.changes) == ("long", {"train.length": "3 steps", "seed": "2"})
-    assert second.commands == [["ls"]]
-    assert [example.parsed for example in last.examples] == ["x += 1\n", "assert x == 2\n"]

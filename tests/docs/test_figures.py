@@ -51,17 +51,12 @@ def test_every_figure_stands_in_some_page():
     assert {name for name, _ in figures.tables()} - placed - set(declared.DECLARED) == set()
 
 
-def test_no_line_begins_with_the_mark_of_a_number():
-    """Markdown would end the paragraph there."""
-    pages = "".join(page.read_text(encoding="utf-8") for page in figures.PAGES)
-    assert re.findall(r"^ *<!-- figures: .+? -->.+", pages, re.MULTILINE) == []
-
-
-def test_every_mark_is_one_that_is_written():
-    """A mark that is broken over two lines would keep its number for ever."""
-    for page in figures.PAGES:
-        text = page.read_text(encoding="utf-8")
-        assert text.count("<!-- figures:") == len(list(runs.FIGURE.finditer(text))), page
+@pytest.mark.parametrize("page", figures.PAGES, ids=lambda page: page.name)
+def test_every_mark_is_written_and_begins_no_line(page):
+    """A mark over two lines would keep its number for ever, and at one that begins a line Markdown ends a paragraph."""
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<!-- figures:") == len(list(runs.FIGURE.finditer(text)))
+    assert re.findall(r"^ *<!-- figures: .+? -->.+", text, re.MULTILINE) == []
 
 
 def test_a_changed_figure_is_written_again_and_an_unknown_one_refused():
