@@ -334,16 +334,3 @@ def test_what_a_kernel_imports_belongs_to_its_sources():
     assert names >= {"kernels/mlp/gpu.py", "kernels/mlp/layers.py", "kernels/fused/planes.py", "dropout.py", "mask.py"}
     assert "kernels/choose.py" not in names  # which a record changes
     assert not names & {"kernels/mlp/tpu.py", "kernels/mlp/strips.py", "kernels/splash.py"}  # which no GPU runs
-
-
-def test_the_short_table_names_what_is_wrong_and_what_is_left():
-    names = ["right, a", "right, b", "core, c", "core, d"]
-    rows = {
-        "right, a": {"error": 0.5, "limit": 0.1, "worst": "['out']"},
-        "right, b": {"refused": "not here"},
-        "core, c": {"failed": "CUDA_ERROR_ILLEGAL_ADDRESS"},
-    }
-    text = report.short({"rows": rows}, names)
-    assert "| right |  | 1 |  | 1 |  |  |" in text
-    assert "- wrong: right, a: ['out'] is off by 5.0e-01, allowed is 1.0e-01" in text
-    assert "- failed: core, c: CUDA_ERROR_ILLEGAL_ADDRESS" in text

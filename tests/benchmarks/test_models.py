@@ -1,12 +1,11 @@
 """Decoding, layers, whole passes of inference and training steps: what is run, and what stands beside it."""
 
 import argparse
-import json
 
 import jax
 import pytest
 
-from benchmarks import decoding, inference, layers
+from benchmarks import decoding, inference
 from models.gpt import GPT
 from train import loading
 from train.state import count_parameters
@@ -26,27 +25,6 @@ def test_what_a_decode_cache_takes_by_part():
         parts = bytes_of(attention)
         assert (parts["key"], parts["value"]) == (0, 0)
         assert 0 < parts["state"] < 2**18
-
-
-@pytest.mark.more
-def test_small_models_of_digiugno_are_measured(monkeypatch, tmp_path):
-    for name, size in (("CONTEXT", 8), ("VOCABULARY", 11), ("SIDE", 16)):
-        monkeypatch.setattr(layers, name, size)
-    load = loading.load
-
-    def smaller(spec):
-        config = load(spec)
-        config.model.update({"depth": 2, "width": 16, "heads": 2, "mlp": 16})
-        return config
-
-    monkeypatch.setattr(loading, "load", smaller)
-    spec = "neural(dim=2)|dot_product"
-    assert layers.main(["--rounds=1", "--specs", "dot_product", spec, f"--out={tmp_path}/out.json"]) == 0
-    result = json.loads((tmp_path / "out.json").read_text())
-    for model, paper in (("gpt", [1.4, 7.8]), ("vit", [1.1, 6.6])):
-        rows = {row["attention"]: row for row in result[model]}
-        assert rows[spec]["paper"] == paper
-        assert rows["dot_product"]["ratio"] == {"median": 1.0, "least": 1.0, "greatest": 1.0}
 
 
 def test_a_pass_waits_for_each_batch_and_fills_the_last(monkeypatch):

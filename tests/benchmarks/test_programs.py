@@ -12,6 +12,7 @@ SHORTEST = (
     f"decoding {SMALL} --length=12 --rounds=1 --attention=super --attention=delta",
     "endurance --rounds=1 --seconds=0.5",
     "inference --rounds=1 --tasks classify_imdb --heads 4 --batches 4 --samples=10 --attention efficient",
+    "layers --models vit --rounds=1 --specs dot_product neural(dim=2)|dot_product",
     f"llama {SMALL} --rounds=1 --prompt=3 --tokens=5 --batches 1 2 --length=6 --vocabulary=40" + AGAINST,
     f"marian {SMALL} --rounds=1 --source=4 --tokens=5 --again=6 --vocabulary=40" + AGAINST,
     "profile_step --steps=1",

@@ -140,17 +140,6 @@ def test_every_cell_runs(name, tmp_path):
     assert [pattern for pattern in PRINTED[name] if not re.search(pattern, done.stdout)] == []
 
 
-def test_a_script_that_was_changed_is_found(monkeypatch, tmp_path):
-    pytest.importorskip("jupytext", reason="is in requirements-notebooks.txt")
-    monkeypatch.setattr(build, "FOLDER", tmp_path)
-    name = NAMES[0]
-    for ending in (".py", ".ipynb"):
-        (tmp_path / f"{name}{ending}").write_bytes((ROOT / "notebooks" / f"{name}{ending}").read_bytes())
-    assert build.main(["--check"]) == 0
-    (tmp_path / f"{name}.py").write_text(script(name).replace("# # Every", "# # Any"), encoding="utf-8")
-    assert build.main(["--check"]) == 1
-
-
 def test_a_notebook_that_is_not_there(capsys):
     assert build.main(["06"]) == 2
     assert "Unknown notebook '06'" in capsys.readouterr().err
