@@ -33,9 +33,8 @@ def test_equals_the_equation_in_numpy(x64, implementation):
 
 
 @pytest.mark.parametrize("implementation", once(["reference", "xla", "chunked"], ["xla"]))
-@pytest.mark.parametrize("grouped", once([4, 2], [2]))
-def test_equals_jax_nn(implementation, grouped):
-    q, k, v = inputs(key_heads=grouped, dtype=jnp.float32)
+def test_equals_jax_nn(implementation):
+    q, k, v = inputs(key_heads=2, dtype=jnp.float32)
     mask = Mask(causal=True)
     expected = jax.nn.dot_product_attention(q, k, v, is_causal=True)
     chex.assert_trees_all_close(
@@ -43,31 +42,12 @@ def test_equals_jax_nn(implementation, grouped):
     )
 
 
-def test_auto_is_chunked_on_a_cpu_and_xla_where_that_cannot():
-    q, k, v = inputs(dtype=jnp.float32)
-    chex.assert_trees_all_equal(
-        dot_product_attention(q, k, v), dot_product_attention(q, k, v, implementation="chunked")
-    )
-    asked = {"return_weights": True}
-    chex.assert_trees_all_equal(
-        dot_product_attention(q, k, v, **asked), dot_product_attention(q, k, v, implementation="xla", **asked)
-    )
-
-
-@pytest.mark.parametrize(
-    ("implementation", "options", "message"),
-    [
-        ("chunked", {"return_weights": True}, "'chunked' cannot do this call: it returns no weights; use 'xla'"),
-        (
-            "cudnn",
-            {"dropout_rate": 0.1, "dropout_key": jax.random.key(0)},
-            r"NVIDIA GPU.*bfloat16 or float16.*multiple of 8.*drops no",
-        ),
-    ],
-)
-def test_an_implementation_names_everything_that_it_cannot_do(implementation, options, message):
-    with pytest.raises(UnsupportedError, match=message):
-        dot_product_attention(*inputs(width=6, dtype=jnp.float32), implementation=implementation, **options)
+def test_an_implementation_names_everything_that_it_cannot_do():
+    arrays, dropped = inputs(width=6, dtype=jnp.float32), {"dropout_rate": 0.1, "dropout_key": jax.random.key(0)}
+    with pytest.raises(UnsupportedError, match="'chunked' cannot do this call: it returns no weights; use 'xla'"):
+        dot_product_attention(*arrays, implementation="chunked", return_weights=True)
+    with pytest.raises(UnsupportedError, match=r"NVIDIA GPU.*bfloat16 or float16.*multiple of 8.*drops no"):
+        dot_product_attention(*arrays, implementation="cudnn", **dropped)
 
 
 @pytest.fixture
@@ -85,30 +65,12 @@ def on_a_gpu(monkeypatch):
     return asked
 
 
-@pytest.mark.parametrize("normaliser", ["sink", *map(more, ("sigmoid", "relu_squared", "none", "hard"))])
-def test_a_gpu_has_the_softmax_alone(on_a_gpu, normaliser):
-    arrays = inputs(8, 8, dtype=jnp.bfloat16)
-    score = DotProduct(normaliser=normaliser)
-    found, expected = (attention.attend(score, {}, *arrays, implementation=name) for name in ("auto", "reference"))
-    assert not on_a_gpu
-    chex.assert_trees_all_close(found, expected, atol=0.1)
-
-
-def spelt(asked):
-    return "mask" in asked or asked["bias"] is not None
-
-
 @pytest.mark.parametrize(
     ("mask", "bias", "lengths", "whole"),
     [
-        more(Mask(causal=True), None, (8, 8), False),
-        more(Mask(key_lengths=jnp.array([3, 0])), None, (6, 8), False),
         (Mask(causal=True, key_lengths=jnp.array([3, 0])), None, (8, 8), False),
-        more(Mask(causal=True, query_offset=2), None, (6, 8), True),
         more(Mask(window=2, key_lengths=jnp.array([9, 0])), None, (8, 8), True),
         (Mask(key_lengths=jnp.array([3, 0])), (1, 4, 8, 8), (8, 8), True),
-        more(None, (1, 1, 1, 8), (8, 8), True),
-        more(Mask(dense=jnp.arange(8).reshape(1, 1, 1, 8) % 3 > 0), (2, 4, 8, 1), (8, 8), True),
     ],
 )
 def test_cudnn_is_given_the_call_and_its_empty_rows_become_zeros(on_a_gpu, mask, bias, lengths, whole):
@@ -120,9 +82,10 @@ def test_cudnn_is_given_the_call_and_its_empty_rows_become_zeros(on_a_gpu, mask,
         out = dot_product_attention(q, k, v, mask=mask, bias=bias, scale=0.5, implementation=implementation)
         chex.assert_trees_all_close(out.astype(jnp.float32), expected.astype(jnp.float32), atol=0.03)
         assert mask is None or mask.key_lengths is None or np.all(np.asarray(out[1], np.float32) == 0)
-    assert [spelt(asked) for asked in on_a_gpu] == [whole, whole]
+    assert len(on_a_gpu) == 2
     for asked in on_a_gpu:
         assert asked["implementation"] == "cudnn"
+        assert ("mask" in asked or asked["bias"] is not None) == whole
         for name in ("bias", "mask"):  # cuDNN refuses what broadcasts over queries or keys
             assert asked.get(name) is None or asked[name].shape[-2:] == lengths
 
@@ -138,6 +101,7 @@ def test_auto_does_not_take_cudnn_for_what_it_refuses(on_a_gpu, monkeypatch):
             with pytest.raises(UnsupportedError, match=message):
                 dot_product_attention(*arrays, implementation="cudnn")
             dot_product_attention(*arrays)
+    attention.attend(DotProduct(normaliser="sink"), {}, q, k, v)
     monkeypatch.setattr(mesh, "compute_capability", lambda: (7, 5))
     with pytest.raises(UnsupportedError, match="an NVIDIA GPU of the Ampere generation or a later one"):
         dot_product_attention(q, k, v, implementation="cudnn")
@@ -145,15 +109,14 @@ def test_auto_does_not_take_cudnn_for_what_it_refuses(on_a_gpu, monkeypatch):
     assert not on_a_gpu
 
 
-@pytest.mark.parametrize("keys", [64, more(192), more(704)])
-def test_cudnn_never_sees_an_open_half_of_a_block_of_keys(on_a_gpu, keys):
+def test_cudnn_never_sees_an_open_half_of_a_block_of_keys(on_a_gpu):
     """Its gradients would be NaN beside low scores."""
-    q, k, v = inputs(keys, keys, dtype=jnp.bfloat16)
+    q, k, v = inputs(64, 64, dtype=jnp.bfloat16)
     for mask in (Mask(causal=True), Mask(key_lengths=jnp.array([3, 5]))):
         dot_product_attention(q, k, v, mask=mask, implementation="cudnn")
     dot_product_attention(q[:, 2:], k[:, 2:], v[:, 2:], implementation="cudnn")
-    for options in ({}, {"mask": Mask(window=5)}, {"bias": jnp.zeros((1, 1, 1, keys), jnp.bfloat16)}):
-        with pytest.raises(UnsupportedError, match=f"{keys} keys leave half a block of 128"):
+    for options in ({}, {"mask": Mask(window=5)}, {"bias": jnp.zeros((1, 1, 1, 64), jnp.bfloat16)}):
+        with pytest.raises(UnsupportedError, match="64 keys leave half a block of 128"):
             dot_product_attention(q, k, v, implementation="cudnn", **options)
         dot_product_attention(q, k, v, **options)
     assert len(on_a_gpu) == 3

@@ -12,10 +12,7 @@ from tests.attention.cases import CASES
 from tests.sizes import once
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]
-# Weights of whole layers are of convolved values, before skips and gated norms: `test_surrounded` has those.
-RECURRENT = [name for name, case in CASES.items() if not case.weighted and not name.endswith(" layer")]
 KEPT = ("linear", "delta", "retention", "gated_delta")
-NORMED = ("retention", "rwkv7")
 APART = ("gated_delta2", "delta_product")  # the numbers of a value have gates, or other values are written too
 
 
@@ -47,7 +44,7 @@ MASKS = {"all": Mask(), "both": causal_mask(), "off": Mask(causal=True, query_of
 
 
 @pytest.mark.parametrize("mask", once(MASKS, ["both"]))
-@pytest.mark.parametrize("name", once([name for name in RECURRENT if name not in APART], KEPT))
+@pytest.mark.parametrize("name", KEPT)
 def test_they_make_the_output_and_hide_what_the_mask_hides(name, mask):
     arrays, mask = inputs(key_heads=2) if name == "linear" else inputs(), MASKS[mask]
     out, found = weights_of(name, mask, arrays)
@@ -55,14 +52,12 @@ def test_they_make_the_output_and_hide_what_the_mask_hides(name, mask):
     made = jnp.einsum("bnts,bsnh->btnh", found, jnp.repeat(arrays[2], HEADS // arrays[2].shape[2], 2))
     if name == "retention":  # whose output is normed after
         made = made / jnp.sqrt(jnp.mean(made**2, -1, keepdims=True) + 1e-6)
-    if name == "rwkv7":
-        made = (made - made.mean(-1, keepdims=True)) / jnp.sqrt(made.var(-1, keepdims=True) + 1e-5 * WIDTH)
     np.testing.assert_allclose(made, out, atol=1e-10)
     allowed = mask.materialise(LENGTH, LENGTH, 4)
     assert allowed is None or not np.asarray(jnp.where(allowed, 0.0, found)).any()
 
 
-@pytest.mark.parametrize("name", once([name for name in RECURRENT if name not in NORMED], ["gated_delta"]))
+@pytest.mark.parametrize("name", once(["state_space", "gated_delta", *APART], ["gated_delta"]))
 def test_they_are_the_derivative_of_outputs_by_values(name):
     """Where the numbers of a value are not written alike, the mean over them."""
     query, key, value = (x[:1] for x in inputs())

@@ -14,8 +14,7 @@ def allowed(mask, queries, keys, batch=2):
     return np.broadcast_to(np.asarray(array), (batch, 1, queries, keys))[:, 0]
 
 
-@pytest.mark.parametrize("offset", [0, 3])
-@pytest.mark.parametrize(("causal", "window"), [(True, 0), (False, 3), (True, 2)])
+@pytest.mark.parametrize(("causal", "window", "offset"), [(True, 0, 0), (False, 3, 3), (True, 2, 3)])
 def test_causal_and_window_count_from_the_offset(causal, window, offset):
     array = allowed(Mask(causal=causal, window=window, query_offset=offset), 5, 8)
     for i, j in itertools.product(range(5), range(8)):
@@ -38,11 +37,6 @@ def test_every_part_must_permit():
         assert array[b, i, j] == (j <= i and j < (3, 5)[b] and segments[i] == segments[j] and j != 2)
 
 
-def test_no_mask_is_no_array():
-    assert Mask().materialise(3, 3, rank=4) is None
-    assert Mask().reachable_keys(3, 3, rank=4) is None
-
-
 def test_reachable_keys_are_those_of_some_query():
     np.testing.assert_array_equal(Mask(causal=True).reachable_keys(2, 4, 4)[0], [True, True, False, False])
     assert Mask(causal=True, query_offset=2).reachable_keys(2, 4, 4) is None
@@ -51,14 +45,6 @@ def test_reachable_keys_are_those_of_some_query():
         Mask(key_lengths=jnp.array([1, 3])).reachable_keys(2, 4, 4),
         [[True, False, False, False], [True, True, True, False]],
     )
-
-
-def test_kinds_in_force_and_refusal():
-    mask = Mask(causal=True, window=2)
-    assert mask.parts() == {"causal", "window"}
-    mask.require({"causal", "window"}, by="X")
-    with pytest.raises(UsageError, match="X cannot honour a mask of kind window; it honours causal"):
-        mask.require({"causal"}, by="X")
 
 
 @pytest.mark.parametrize(("options", "message"), [({"window": -1}, "negative"), ({"key_segments": 0}, "together")])

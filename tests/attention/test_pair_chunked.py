@@ -5,17 +5,15 @@ import itertools
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from attention import Mask, dot_product_attention, neural_attention
-from attention.activations import ACTIVATIONS
 from attention.kernels import loops
 from attention.kernels.loops import plan
-from tests.attention.cases import assert_close
 from tests.sizes import more, once
 
 T, S, HEADS, WIDTH = 7, 11, 4, 6
+LATE = Mask(causal=True, query_offset=4)
 
 
 @pytest.fixture
@@ -75,66 +73,30 @@ def bias(*shape):
     return jax.random.normal(jax.random.key(3), shape)
 
 
-def late(**options):
-    return {"mask": Mask(causal=True, query_offset=4)} | options
-
-
 @pytest.mark.usefixtures("small_tiles", "x64")
 @pytest.mark.parametrize("mask", once(MASKS, ["causal window"]))
 def test_equals_the_reference_under_every_mask(mask):
     check(inputs(), other="reference", mask=MASKS[mask]())
 
 
-@pytest.mark.more
 @pytest.mark.usefixtures("small_tiles", "x64")
-@pytest.mark.parametrize("mask", MASKS)
-def test_the_dot_family_equals_the_reference_under_every_mask(mask):
-    check(inputs(key_heads=2)[:3], bias(1, HEADS, T, S), other="reference", mask=MASKS[mask](), rate=0.3)
-
-
-@pytest.mark.usefixtures("small_tiles", "x64")
-@pytest.mark.parametrize(
-    "shape", [(1, HEADS, T, S), *map(more, [(2, HEADS, T, S), (1, 1, T, S), (2, 1, 1, S), (1, HEADS, T, 1)])]
-)
+@pytest.mark.parametrize("shape", [(1, HEADS, T, S), more((2, 1, 1, S))])
 def test_bias_and_its_gradient_with_dropout(shape):
-    check(inputs(), bias(*shape), **late(rate=0.3))
+    check(inputs(), bias(*shape), mask=LATE, rate=0.3)
 
 
 @pytest.mark.more
 @pytest.mark.usefixtures("small_tiles", "x64")
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("hidden", [(4, 3), (9, 7)])  # unit by unit, and as products
-def test_every_activation_with_weights_of_each_head(activation, hidden):
-    check(inputs(hidden, per_head=True), activation=activation, **late(rate=0.2))
+@pytest.mark.parametrize(("hidden", "per_head"), [((4, 3), True), ((9, 7), True), ((40,), False), ((3, 2, 4), False)])
+def test_depths_unit_by_unit_and_as_products(hidden, per_head):
+    check(inputs(hidden, per_head=per_head, key_heads=2), activation="gelu", mask=LATE, rate=0.2)
 
 
 @pytest.mark.more
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("hidden", [(5,), (40,), (3, 2, 4), (8, 6, 5)])
-def test_depths_and_shared_key_heads_with_tiles_by_rule(hidden):
-    check(inputs(hidden, key_heads=2), activation="tanh")
-
-
-@pytest.mark.more
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("sequences", [1, 2, 3, 6])
-def test_sequences_together_change_nothing(monkeypatch, sequences):
-    monkeypatch.setattr(loops, "rule", lambda call, score, units: plan.Tiling(T, S, sequences))
+def test_sequences_together_change_nothing(monkeypatch):
+    monkeypatch.setattr(loops, "rule", lambda call, score, units: plan.Tiling(T, S, 3))
     check(inputs(batch=6), bias(1, HEADS, T, S), mask=Mask(key_lengths=jnp.arange(6) + 3))
-
-
-@pytest.mark.more
-@pytest.mark.usefixtures("small_tiles")
-def test_float32_and_bfloat16_are_close_to_float64():
-    with jax.enable_x64(True):
-        arrays = inputs()
-        (_, exact), (exact_gradients, _) = outcome("reference", arrays, mask=Mask(causal=True, query_offset=4))
-    for dtype, tolerance in ((jnp.float32, 1e-5), (jnp.bfloat16, 0.1)):
-        cast = jax.tree.map(lambda x, dtype=dtype: np.asarray(x).astype(dtype), arrays)
-        (_, out), (gradients, _) = outcome("chunked", cast, mask=Mask(causal=True, query_offset=4))
-        assert all(x.dtype == dtype for x in jax.tree.leaves((out, gradients)))
-        assert_close(out, exact, tolerance)
-        assert_close(gradients, exact_gradients, tolerance)
 
 
 def temporary_memory(length, attend, *more):
@@ -143,18 +105,11 @@ def temporary_memory(length, attend, *more):
     return jax.jit(gradient).lower(array, array, array, *more).compile().memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.parametrize("kind", once(["causal", "window", "lengths", "segments"], ["causal"]))
 @pytest.mark.parametrize("family", ["pair", "dot"])
-def test_memory_grows_with_the_length_and_not_its_square(kind, family):
+def test_memory_grows_with_the_length_and_not_its_square(family):
     def attend(query, key, value):
-        length = query.shape[1]
-        segments = jnp.arange(length)[None] // 100
-        mask = {
-            "causal": Mask(causal=True),
-            "window": Mask(window=64),
-            "lengths": Mask(causal=True, key_lengths=jnp.array([length - 5])),
-            "segments": Mask(query_segments=segments, key_segments=segments),
-        }[kind]
+        segments = jnp.arange(query.shape[1])[None] // 100
+        mask = Mask(causal=True, query_segments=segments, key_segments=segments)
         if family == "dot":
             return dot_product_attention(query, key, value, mask=mask, implementation="chunked")
         layers = [(jnp.ones((32, 2)), jnp.ones(2)), (jnp.ones((2, 1)), jnp.ones(1))]

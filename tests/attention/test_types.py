@@ -31,20 +31,14 @@ LIMITED = Annotated[int, t.at_least(1), t.at_most(8), t.Sentinel(0, "off"), t.Un
 COLOURS = Annotated[str, t.Names(("red", "blue")), t.Sentinel("", "none")]
 EITHER = float | tuple[t.Positive, ...]
 VALID = [
-    (bool, [True, False]),
     (int, [-3, 0, 2**31 - 1]),
     (float, [1, 0.5, -1e30, 10**12]),
-    (t.Size, [0, 5]),
     (LIMITED, [0, 1, 8]),
-    (t.Positive, [1, 1e-9]),
     (t.Share, [0, 0.5, 1]),
-    (t.Rate, [0, 0.999]),
-    (t.Decay, [0, 0.999999]),
     (Annotated[t.Size, t.below(2**32)], [2**32 - 1]),
     (COLOURS, ["red", ""]),
     (Annotated[int | None, t.at_least(1), t.Sentinel(None, "all")], [None, 1]),
-    (tuple[t.Count, ...], [(), (1, 2)]),
-    (EITHER, [-1.0, (0.5, 1)]),
+    (EITHER, [-1.0, (), (0.5, 1)]),
     (list[str], [[], ["a"]]),
     (Annotated[int, t.Reader(_even)], [4]),
     (Any, [None, object()]),
@@ -54,24 +48,19 @@ VALID = [
     (Entry, [{"numbers": {"a": [1, None, 0.5]}}, {"numbers": {}, "note": "a", "more": 1}]),
 ]
 WRONG = [
-    (int, True, "must be a whole number, but it is True"),
     (int, 2.0, "must be a whole number, but it is 2.0"),
     (int, 2**31, "must be below 2**31 = 2147483648, but it is 2147483648"),
     (int, -(10**12), "must be above -2**31 = -2147483648, but it is -1000000000000"),
     (int, 10**5000, "but it is int, too large to write"),
     (float, False, "must be a number, but it is False"),
     (float, math.nan, "must be finite, but it is nan"),
-    (t.NotNegative, math.inf, "must be finite, but it is inf"),
     (float, 10**400, "must be finite"),
-    (t.Count, 0, "must be at least 1, but it is 0"),
+    (t.Positive, 0, "must be above 0, but it is 0"),
     (t.Rate, 0.99999999999, "must be at least 0 and at most 0.999, but it is 0.99999999999"),
     (LIMITED, 9, "must be at least 1 and at most 8, or 0 (off), but it is 9"),
-    (LIMITED, False, "must be a whole number, but it is False"),
     (Annotated[t.Size, t.below(2**32)], 2**32, "must be at least 0 and below 2**32, but it is 4294967296"),
-    (str, 3, "must be a string, but it is 3"),
     (Annotated[str, t.Example("sigmoid")], None, "must be a string such as 'sigmoid', but it is None"),
     (Annotated[str, t.filled], "", "must be filled in, but it is ''"),
-    (Annotated[str, t.Rule("a number", float)], "x", "must be a number, but it is 'x'"),
     (Annotated[str, t.Rule("a share", lambda text: 1 / int(text) < 1)], "0", "must be a share, but it is '0'"),
     (COLOURS, "bleu", "Unknown a.b 'bleu'. Did you mean 'blue'? Valid: blue, red."),
     (
@@ -80,13 +69,10 @@ WRONG = [
         "must be at least 1, or None (all), but it is 0",
     ),
     (int | None, "x", "must be a whole number or None, but it is 'x'"),
-    (tuple[t.Count, ...], [2], "must be whole numbers in parentheses, each at least 1, but it is [2]"),
     (tuple[t.Count, ...], (2, 0), "must be whole numbers in parentheses, each at least 1, but it is (2, 0)"),
     (EITHER, (0,), "must be a number or numbers in parentheses, each above 0, but it is (0,)"),
-    (t.Count | str, 0, "must be a whole number or a string, but it is 0"),
     (list[str], ["a", 1], "must be a list of strings, but it is ['a', 1]"),
     (tuple[int, str], (1, 2), "in parentheses, but it is (1, 2)"),
-    (tuple, [], "must be a tuple, but it is []"),
     (int, DEEP, "must be a whole number, but it is tuple, too large to write"),
     (Annotated[int, t.Reader(_even)], 3, "a.b must be even."),
     (t.Pattern, "(", "a.b must be a regular expression, but '(' is none"),
@@ -98,7 +84,6 @@ WRONG = [
 @pytest.mark.parametrize(("hint", "values"), VALID, ids=range(len(VALID)))
 def test_valid_values(hint, values):
     for value in values:
-        assert t.fits(hint, value)
         t.check(hint, value, "a.b")
 
 
@@ -108,16 +93,6 @@ def test_wrong_values_are_one_sentence(hint, value, message):
         t.check(hint, value, "a.b")
     if "a.b" not in message or "Unknown" in message:
         assert not t.fits(hint, value)
-
-
-def test_rules_are_told_in_words():
-    valid = t.Valid.of(Annotated[LIMITED, t.Multiple("heads")])
-    assert (valid.range, valid.note(t.Unit), valid.note(t.Multiple)) == (
-        "at least 1 and at most 8, or 0 (off)",
-        "tokens",
-        "heads",
-    )
-    assert t.Valid.of(COLOURS).note(t.Names) == ("red", "blue")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,14 +121,10 @@ def test_a_dataclass_is_built_of_plain_values():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "The field outer.width is missing; give it."),
         ({"width": 3}, "outer.parts=2 does not divide outer.width=3; choose a divisor of 3."),
         ({"width": 4, "part": 2}, "Unknown field 'outer.part'. Did you mean 'outer.parts'?"),
-        ({"width": 4, 7: 2}, "Unknown field 'outer.7'."),
-        ({"width": 4, "open": 3}, "outer.open must have the fields number, names, but it is 3."),
         ({"width": 4, "open": {"number": True}}, "outer.open.number must be a number, but it is True."),
         ({"width": 4, "several": [{"number": 1}, {}]}, "The field outer.several[1].number is missing; give it."),
-        ({"width": 4, "several": [1]}, "outer.several[0] must have the fields number, names, but it is 1."),
         ({"width": 4, "several": {}}, "outer.several must be a list of values, but it is {}."),
         ([], "outer must have the fields width, parts, inner, several, open, but it is []."),
     ],
@@ -176,9 +147,7 @@ def _maker(texts, size: t.Count, lower: bool = True):
     ("options", "message"),
     [
         ({"sise": 3}, "Unknown option of words 'sise'. Did you mean 'size'?"),
-        ({"texts": 3}, "Unknown option of words 'texts'."),
         ({"size": 0}, "The option size of words must be at least 1, but it is 0."),
-        ({"size": 1, "lower": 0}, "The option lower of words must be True or False, but it is 0."),
         ({}, "words needs size: write words(size=...)."),
     ],
 )
@@ -195,7 +164,6 @@ def test_options_of_a_class_are_its_fields():
     for text, message in {
         "iner": "Unknown thing 'iner'. Did you mean 'inner'?",
         "inner(number='a')": "The option number of inner must be a number, but it is 'a'.",
-        "inner(numbers=1)": "Unknown option of inner 'numbers'. Did you mean 'number'?",
         "inner|inner": "There is one thing, not 'inner|inner'; name one of inner.",
     }.items():
         with pytest.raises(UsageError, match=re.escape(message)):

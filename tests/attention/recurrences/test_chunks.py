@@ -3,12 +3,19 @@
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+import attention
 from attention import Mask
 from attention.options import Options
+from attention.parameters import Sizes
 from attention.recurrences.gated import GatedLinear
-from attention.recurrences.selective import KimiDelta
+from attention.recurrences.log_linear import LogLinear
+from attention.recurrences.mamba import Mamba3
+from attention.recurrences.product import DeltaProduct
+from attention.recurrences.rwkv import RWKV7
+from attention.recurrences.selective import GatedDelta2, KimiDelta
 from tests.sizes import once
 
 LENGTH, HEADS, WIDTH = 37, 2, 4  # two chunks and a part of the third
@@ -37,7 +44,22 @@ def test_columns_that_fade_by_themselves_are_those_of_the_scan(x64, kind, causal
     chex.assert_trees_all_close(outcome(implementation), outcome("reference"), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("length", [LENGTH, 16, 2])
+SATURATING = [GatedLinear(), GatedDelta2(), DeltaProduct(3), RWKV7(), Mamba3(), LogLinear()]
+
+
+@pytest.mark.parametrize("mixer", once(SATURATING, SATURATING[:1]))
+def test_gates_that_saturate_stay_finite(mixer, x64):
+    """Both what is computed and its gradients."""
+    draw, model = np.random.default_rng(0).standard_normal, HEADS * WIDTH
+    declared = mixer.parameters(Sizes(model, HEADS, WIDTH, LENGTH))
+    weights = {name: jnp.asarray(100 * draw(parameter.shape)) for name, parameter in declared.items()}
+    x = jnp.asarray(draw((1, LENGTH, HEADS, WIDTH)))
+    options = {"source": x.reshape(1, LENGTH, model), "mask": Mask(causal=True), "implementation": "chunked"}
+    attend = lambda weights: attention.attend(mixer, weights, x, x, x, **options).sum()  # noqa: E731
+    chex.assert_tree_all_finite(jax.jit(jax.value_and_grad(attend))(weights))
+
+
+@pytest.mark.parametrize("length", [LENGTH, 16])
 def test_the_forward_pass_alone_is_a_scan_over_tokens_and_training_is_in_chunks(length):
     """A scan over 16 tokens and back took 7 to 32 times as long as their one chunk, on a CPU."""
     given = arrays(GatedLinear, jnp.float32, length)

@@ -1,7 +1,5 @@
 """What layers have around a recurrence, in NumPy, around the recurrence alone, which has a test of its own."""
 
-import dataclasses
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -72,32 +70,17 @@ def test_convolutions_skip_and_gated_norm_are_around_the_recurrence(whole, alone
     chex.assert_trees_all_close(weights_found, weights, rtol=0, atol=1e-10)  # of convolved values, before the rest
 
 
-def test_an_unknown_gate_is_one_sentence():
-    with pytest.raises(UsageError, match=r"Unknown option gate 'silu'.*Valid: gate_first, norm_first"):
-        GatedDelta(gate="silu")
-
-
-def test_queries_and_keys_are_as_wide_as_the_state():
-    x = jnp.zeros((2, LENGTH, HEADS, WIDTH))
-    with pytest.raises(UsageError, match=r"Queries and keys must end in \(\d, 9\)"):
-        StateSpace(state=9).check_shapes(x, x, x)
-    wide = jnp.zeros((2, LENGTH, HEADS, 9))
-    StateSpace(state=9).check_shapes(wide, wide, x)
-
-
-@pytest.mark.parametrize("options", [{"conv": 3}, {"gate": "norm_first"}, {"skip": True}])
-def test_what_looks_at_the_tokens_of_queries_is_not_for_cross_attention(options):
-    assert not GatedDelta(**options).traits.cross
+def test_what_looks_at_the_tokens_of_queries_is_not_for_cross_attention():
+    looking = GatedDelta(conv=3), GatedDelta(gate="norm_first"), GatedDelta(skip=True)
+    assert not any(score.traits.cross for score in looking)
     assert GatedDelta().traits.cross
 
 
-@pytest.mark.parametrize("score", [more(StateSpace(groups=1)), GatedDelta(groups=1, conv=TAPS)])
 @pytest.mark.parametrize("implementation", [more("reference"), "chunked"])
-def test_queries_and_keys_of_a_group_are_those_of_all_its_heads(score, implementation):
+def test_queries_and_keys_of_a_group_are_those_of_all_its_heads(implementation):
     """Whatever their width, which a matrix from keys to values need not share."""
-    alone, wide = type(score)(conv=score.conv), WIDTH + 1
-    sizes = Sizes(HEADS * WIDTH, HEADS, WIDTH, LENGTH)
-    score = dataclasses.replace(score, state=wide)
+    wide, sizes = WIDTH + 1, Sizes(HEADS * WIDTH, HEADS, WIDTH, LENGTH)
+    alone, score = GatedDelta(conv=TAPS), GatedDelta(groups=1, conv=TAPS, state=wide)
     draw = np.random.default_rng(0).normal
     w = {name: jnp.asarray(draw(size=p.shape)) for name, p in score.parameters(sizes).items()}
     query, key = (jnp.asarray(draw(size=(2, LENGTH, 1, wide))) for _ in range(2))
