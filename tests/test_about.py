@@ -3,6 +3,7 @@
 import re
 import tomllib
 
+import pytest
 import yaml
 
 from models.mechanisms import MECHANISMS
@@ -31,3 +32,35 @@ def test_the_citation_names_every_paper_of_the_readme():
     assert all({"type", "title", "authors"} <= set(each) for each in CITATION["references"])
     urls = {each.get("url") for each in CITATION["references"]}
     assert set(re.findall(r"https://arxiv\.org/abs/[\d.]+", README)) <= urls
+
+
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+
+
+def anchors(text):
+    """Of the headings, as a forge makes them."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken(page):
+    path = ROOT / page
+    for target, anchor in LINK.findall(path.read_text(encoding="utf-8")):
+        place = path.parent / target if target else path
+        if re.match(r"\w+:", target):
+            continue
+        if not place.exists() or (anchor and anchor not in anchors(place.read_text(encoding="utf-8"))):
+            yield f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    assert list(broken(page)) == []
+
+
+def test_readme_is_short_and_shows_a_picture():
+    assert README.count("\n") <= 160
+    lines = re.sub(r"<!-- .*? -->", "", README).splitlines()  # without the marks of figures
+    assert max(len(line) for line in lines if not line.startswith(("|", "!["))) <= 120
+    assert "make demo\nmake test\n" in README

@@ -4,6 +4,7 @@ import ast
 import collections
 import functools
 import graphlib
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,24 @@ from tests.conftest import ROOT
 
 # Each imports itself and what stands before it.
 ORDER = ("attention", "models", "train", "analysis", "studies", "benchmarks", "docs", "notebooks")
+# The floors of train/, from the top: each imports what is below it, and of its own floor nothing but its own room.
+FLOORS = (
+    {"launch"},
+    {"main", "sweep", "evaluate", "generate", "translate", "score", "trials", "mechanisms"},
+    {"grids", "decode", "dry_run"},
+    {"loop"},
+    {"start"},
+    {"run"},
+    {"setup"},
+    {"loading"},
+    {"tasks"},
+    {"generation", "mesh", "losses"},
+    {"step"},
+    {"optimizer"},
+    {"config", "state"},
+    {"data"},
+    {"cli"},
+)
 ROOMS = (*ORDER, "tests")
 FULL, LONG_FILE, LONG_FUNCTION = 16, 500, 60
 
@@ -84,13 +103,16 @@ def test_imports_point_one_way():
     assert backward == set()
 
 
-def test_rooms_of_training_import_in_no_circle():
-    rooms = collections.defaultdict(set)
-    for module, tree in modules().items():
-        for name in imported(tree):
-            if module.startswith("train.") and name.startswith("train."):
-                rooms[module.split(".")[1]].add(name.split(".")[1])
-    graphlib.TopologicalSorter({room: others - {room} for room, others in rooms.items()}).prepare()
+def test_no_arrow_between_the_rooms_of_training_points_up():
+    floors = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+    arrows = {
+        (module.split(".")[1], name.split(".")[1])
+        for module, tree in modules().items()
+        for name in imported(tree)
+        if module.startswith("train.") and name.startswith("train.")
+    }
+    assert floors.keys() == {room for arrow in arrows for room in arrow}
+    assert {(room, other) for room, other in arrows if room != other and floors[other] <= floors[room]} == set()
 
 
 def test_imports_close_no_circle():
@@ -98,3 +120,11 @@ def test_imports_close_no_circle():
     graph = {module: imported(tree) - {module} for module, tree in modules().items()}
     apart = {module: {name for name in names if not module.startswith(f"{name}.")} for module, names in graph.items()}
     graphlib.TopologicalSorter(apart).prepare()
+
+
+def test_contributing_shows_the_tree():
+    tree = (ROOT / "CONTRIBUTING.md").read_text().partition("```text\n")[2].partition("```")[0]
+    assert 8 <= len(tree.splitlines()) <= 12
+    rooms = {path.parent.name for path in files()}
+    programs = {path.stem for path in ROOT.glob("train/*.py") if "__main__" in path.read_text()}
+    assert (rooms | programs) - set(re.findall(r"\w+", tree)) == set()

@@ -18,7 +18,7 @@ from analysis import archive
 from analysis import runs as found_runs
 from attention import UsageError
 from models.surgery import exchange
-from studies import data, declared, definitions, kept, pretraining, replication
+from studies import data, declared, definitions, full, kept, pretraining, replication
 from studies.definitions import DECLARATIONS
 from tests.conftest import ROOT
 from train import loading, sweep
@@ -310,3 +310,17 @@ def test_commits_of_results_are_in_the_history_or_said_not_to_be():
         named = {name.removesuffix("-dirty") for name in re.findall(r'"git": "([0-9a-f]+(?:-dirty)?)"', text)}
         gone = {name for name in named if not any(commit.startswith(name) for commit in commits)}
         assert gone == set(json.loads(text).get("not_in_the_history", ()))
+
+
+def test_the_code_that_trains_declared_studies_is_in_the_history_and_has_them():
+    if not history():
+        pytest.skip("git, or a part of the history, is missing")
+    assert {declared.COMMIT, declared.OF_SURGERIES} <= {*history()}
+    for name in declared.DECLARED.keys() - full.FULL.keys():
+        commit = declared.OF_SURGERIES if name in declared.SURGERIES else declared.COMMIT
+        file = f"{commit}:studies/declarations/{name}.json"
+        assert subprocess.run(["git", "cat-file", "-e", file], cwd=ROOT, check=False).returncode == 0, file
+
+
+def test_no_fresh_value_is_drawn_with_the_key_of_a_trained_model():
+    assert not {pretraining.OFFSET + seed for seed in pretraining.SEEDS} & {*pretraining.SEEDS}

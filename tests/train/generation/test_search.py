@@ -1,6 +1,7 @@
 """Search with caches against plain Python that runs every sequence through the whole model again."""
 
 import functools
+import itertools
 
 import chex
 import jax
@@ -152,6 +153,23 @@ def test_draws_depend_on_the_key_and_the_place():
 
 
 @pytest.mark.more
+@pytest.mark.more
+def test_enough_beams_find_the_best_of_all_sequences():
+    """There are four words and the end, and three places, the last of which is the end's."""
+    model, params = build(vocabularies=(11, 7))
+    after, words = forward(model, params), [token for token in range(7) if token not in (PAD, START, END)]
+    sequences = [[*some, END] for n in range(3) for some in itertools.product(words, repeat=n)]
+
+    def ranked(row, sequence):
+        gained = [after(row, [sequence[:place]])[0][token] for place, token in enumerate(sequence)]
+        return sum(gained[: 2 if len(sequence) == 3 else None]) / len(sequence), sequence
+
+    found = run(model, params, Search(20, 1.0, 3))
+    for row in range(3):
+        _, best = max(ranked(row, sequence) for sequence in sequences)
+        assert found.tokens[row, : found.lengths[row]].tolist() == best
+
+
 def test_search_stops_when_all_are_finished():
     model, params = build(by=8.0)
     for least in (1, 30):
