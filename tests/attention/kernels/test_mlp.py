@@ -1,5 +1,6 @@
 """The Pallas kernels of the pairwise family: interpreted against `xla`, and lowered for the machines they are for."""
 
+import functools
 import itertools
 
 import chex
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from attention import Mask
+from attention import Mask, additive_attention
 from attention.activations import ACTIVATIONS
 from attention.forms import MLP
 from attention.kernels import mlp, xla
@@ -97,6 +98,7 @@ SEGMENTS = {
     "key_segments": np.repeat([[0, 1, 2], [2, 4, 5]], (5, 20, 2), axis=1),
 }
 CASES = {
+    "causal, by rows, weights of each head": ({"units": (8, 4), "per_head": True}, {"mask": Mask(causal=True)}),
     "causal window of a cache, three layers, bias of keys": (
         {"units": (3, 2, 2), "biased": False, "bias": (1, 2, 1, 27)},
         {"mask": Mask(causal=True, window=9, query_offset=5), "activation": "swish"},
@@ -110,6 +112,10 @@ CASES = {
         {"mask": Mask(causal=True, query_offset=3), "rate": 0.3},
     ),
     "one mixed unit without its bias, bias of all": ({"units": (2, 1), "biased": False, "bias": (2, 1, 20, 27)}, {}),
+    "one layer, lengths, weights of each head": (
+        {"units": (4,), "per_head": True},
+        {"mask": Mask(key_lengths=jnp.array([0, 19]))},
+    ),
     "segments, dense": (
         {"units": (3, 2), "per_head": True},
         {
@@ -130,8 +136,7 @@ def test_interpreted_equals_xla_with_all_gradients_to_ten_digits(case, x64):
     assert_close(both_passes(interpreted, arrays, **options), both_passes(all_pairs, arrays, **options), 1e-10)
 
 
-@pytest.mark.more
-@pytest.mark.parametrize("units", [(2, 1), (3, 2)])
+@pytest.mark.parametrize("units", [(2, 1), more((3, 2))])
 def test_in_parts_and_groups_equals_xla(units, monkeypatch, x64):
     """Tiles of several parts and products, computed in a loop, with values wider than a part."""
     monkeypatch.setattr(tile, "LANES", 8)
@@ -153,12 +158,35 @@ def test_queries_and_keys_far_from_each_other_round_as_near_ones_do():
     assert_close(both_passes(interpreted, moved), exact, 1e-5)
 
 
+@pytest.mark.more
+@pytest.mark.parametrize(("units", "activation"), [((3, 2), "tanh"), ((2, 1), "relu")])
+def test_in_bfloat16_is_as_near_to_float32_as_xla(units, activation):
+    arrays, options = inputs(units, dtype=jnp.bfloat16), {"mask": Mask(causal=True), "activation": activation}
+    single = jax.tree.map(lambda x: x.astype(jnp.float32), arrays)
+    chex.assert_trees_all_equal(*(pair_scores(call_of(x, **options)) for x in (arrays, single)))
+    exact = both_passes(all_pairs, single, **options)
+    actual = both_passes(interpreted, arrays, **options)
+    chex.assert_type(jax.tree.leaves(actual), jnp.bfloat16)
+    assert_close(actual, exact, 0.02)
+
+
 def test_exponents_of_a_bfloat16_network_are_rounded_once():
     """Its numbers times log2 e are not rounded to bfloat16, which would scale every score."""
     call = call_of(inputs((3, 2), dtype=jnp.bfloat16))
     plan = mlp.PairPlan(network=mlp._network(call), **mlp.plan_of(call, BLOCK, "interpret"))
     expected = call.form.vector.astype(jnp.float32) * mlp.LOG_E
     chex.assert_trees_all_equal(mlp._operands(call, plan).weights[-1].ravel(), expected)
+
+
+def test_public_functions_take_it_by_name_over_any_batch_axes():
+    query, key, value = (jax.random.normal(jax.random.key(i), (2, 1, 7, 4, 6)) for i in range(3))
+    weights = jnp.ones((6, 3)), jnp.ones((6, 3)), jnp.ones(3), jnp.ones(3)
+
+    def run(implementation):
+        of = functools.partial(additive_attention, implementation=implementation)
+        return jax.jit(of, compiler_options=QUICK)(query, key[..., :2, :], value[..., :2, :], *weights)
+
+    chex.assert_trees_all_close(run("pallas"), run("xla"), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -171,11 +199,17 @@ def test_exponents_of_a_bfloat16_network_are_rounded_once():
         ({"units": (4, 3, 2)}, {}, "gpu", "at most two layers, not 3"),
         ({"width": 136}, {}, "gpu", "at most 128 wide"),
         ({"shape": (65_536, 1, 1, 1), "width": 1}, {}, "gpu", "at most 65,535 sequences or heads"),
-        ({"dtype": jnp.float16}, {}, "tpu", "its kernels hold float32 or bfloat16, not float16"),
+        ({"dtype": jnp.float16}, {}, "tpu", "hold float32 or bfloat16, not float16"),
     ],
 )
 def test_what_it_cannot_do_is_said(shapes, options, platform, reason):
     assert reason in mlp.why_not(call_of(inputs(**shapes), **options), platform)
+
+
+def test_the_dtype_that_is_refused_is_named():
+    arrays = inputs()
+    arrays["value"] = arrays["value"].astype(jnp.float16)
+    assert mlp.why_not(call_of(arrays), "tpu") == "its kernels hold float32 or bfloat16, not float16"
 
 
 def test_other_machines_use_chunked(monkeypatch):
@@ -183,12 +217,26 @@ def test_other_machines_use_chunked(monkeypatch):
     assert "needs a TPU or an NVIDIA GPU of the Hopper generation" in mlp.why_not(call_of(inputs()))
 
 
-@pytest.mark.parametrize(("units", "backward"), [((2, 1), 1), more((64,), 2)])
-def test_both_passes_lower_to_kernels_of_a_gpu(units, backward):
-    checks = [jax.export.DisabledSafetyCheck.custom_call("mosaic_gpu_v2")]  # JAX does not promise to keep it
-    program = jax.jit(passes(lambda call: mlp.attend(call, platform="gpu"), mask=Mask(causal=True), rate=0.1))
-    exported = jax.export.export(program, platforms=("cuda",), disabled_checks=checks)(inputs(units))
-    assert exported.mlir_module().count("stablehlo.custom_call @mosaic_gpu_v2(") == 1 + backward
+LOWERED = {
+    "neural": ({}, {"mask": Mask(causal=True), "rate": 0.1}, 1),
+    "wide": ({"units": (9, 4), "per_head": True, "dtype": jnp.bfloat16, "width": 64}, {"mask": Mask(window=9)}, 2),
+    "additive": ({"units": (64,)}, {"activation": "tanh", "mask": Mask(key_lengths=jnp.array([9, 20]))}, 2),
+}  # and the number of a GPU's backward passes
+
+
+CUSTOM_CALLS = [jax.export.DisabledSafetyCheck.custom_call("mosaic_gpu_v2")]  # JAX does not promise to keep it
+
+
+@pytest.mark.parametrize("case", once(LOWERED, ["neural"]))
+@pytest.mark.parametrize(
+    ("platform", "name", "target"),
+    [more("tpu", "tpu", "tpu_custom_call"), ("cuda", "gpu", "mosaic_gpu_v2")],
+)
+def test_both_passes_lower_to_mosaic(platform, name, target, case):
+    shapes, options, backward = LOWERED[case]
+    program = jax.jit(passes(lambda call: mlp.attend(call, platform=name), **options))
+    exported = jax.export.export(program, platforms=(platform,), disabled_checks=CUSTOM_CALLS)(inputs(**shapes))
+    assert exported.mlir_module().count(f"stablehlo.custom_call @{target}(") == 1 + (backward if name == "gpu" else 1)
 
 
 def products_of_parts(total, rows, wide):
@@ -200,6 +248,7 @@ def products_of_parts(total, rows, wide):
 
 INTERPRETED = {
     "loop": ((5, 3), {"mask": Mask(causal=True, window=60, key_lengths=jnp.array([66])), "rate": 0.2}, "swish"),
+    "groups": ((2, 12), {"mask": Mask(causal=True)}, "relu"),
     "one layer, two passes": ((9,), {}, "tanh"),
     "in registers": ((2, 1), {"mask": Mask(causal=True, query_offset=3)}, "relu"),
 }

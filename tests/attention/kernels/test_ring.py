@@ -14,13 +14,19 @@ PADDED = CAUSAL | {"key_lengths": True}
 # A mechanism, the mesh, the mask, the rate of dropout, and the number of key heads, of 4.
 CASES = [
     ("dot_product", {"context": 4, "tensor": 2}, PADDED, 0.3, 2),
+    ("dot_product", {"context": 8}, CAUSAL, 0.3, 4),
     ("dot_product", {"context": 4}, CAUSAL | {"window": 8}, 0.0, 4),
     ("dot_product", {"context": 4}, {"window": 5}, 0.3, 4),
     ("neural", {"context": 4}, CAUSAL | {"segments": True}, 0.3, 4),
+    ("neural", {"context": 2, "data": 2, "tensor": 2}, {}, 0.0, 2),
     ("dot_product(normaliser='sink(learned=True)')", {"context": 4}, CAUSAL, 0.3, 1),
+    ("dot_product(normaliser='softpick')", {"context": 4}, {}, 0.0, 4),
+    ("scalable_softmax", {"context": 4}, CAUSAL, 0.0, 4),
     ("dot_product(normaliser='none')", {"context": 4, "fsdp": 2}, PADDED, 0.0, 4),
+    ("alibi", {"context": 4}, CAUSAL, 0.0, 2),
     ("gaussian(decay=0.1)", {"context": 4}, CAUSAL, 0.0, 4),
     ("differential(initial=0.8)", {"context": 3}, CAUSAL, 0.0, 4),
+    ("additive", {"context": 4, "tensor": 2}, CAUSAL | {"window": 20}, 0.0, 4),
     ("soft_cap", {"context": 6}, {"key_lengths": True}, 0.0, 4),
 ]
 
@@ -51,8 +57,8 @@ def pairs(count, causal, window, stretch):
     return computed, work
 
 
-@pytest.mark.parametrize("count", [2, 3, 8])
-@pytest.mark.parametrize(("causal", "window"), [(False, 0), (True, 0), (True, 6), (False, 6), (True, 13)])
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 16])
+@pytest.mark.parametrize(("causal", "window"), [(False, 0), (True, 0), (True, 6), (False, 6), (True, 1), (True, 13)])
 @pytest.mark.parametrize("stretch", [4, 5])
 def test_every_pair_that_is_seen_is_computed_once(count, causal, window, stretch):
     computed, _ = pairs(count, causal, window, stretch)
@@ -64,7 +70,7 @@ def test_every_pair_that_is_seen_is_computed_once(count, causal, window, stretch
                 assert (((query // stretch), key // stretch), query % stretch) in computed
 
 
-@pytest.mark.parametrize("count", [2, 3, 8])
+@pytest.mark.parametrize("count", [2, 3, 4, 8, 15, 16])
 def test_causal_work_is_the_same_on_every_device(count):
     _, work = pairs(count, True, 0, 4)
     assert len(set(work)) == 1

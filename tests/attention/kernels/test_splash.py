@@ -34,8 +34,13 @@ def outcome(implementation, mask, query, key, value):
     ("mask", "keys"),
     [
         (Mask(causal=True, key_lengths=LENGTHS), 180),
+        more(Mask(), 100),
+        more(Mask(key_lengths=LENGTHS), 250),
+        more(Mask(causal=True), 180),
         more(Mask(), 1100),  # nine tiles of keys: two backward kernels
+        more(Mask(causal=True, window=40), 180),
         more(Mask(window=40), 180),
+        more(Mask(query_segments=SEGMENTS, key_segments=SEGMENTS[::-1]), 180),
         more(Mask(causal=True, query_segments=SEGMENTS, key_segments=SEGMENTS, key_lengths=LENGTHS), 180),
     ],
 )
@@ -43,6 +48,24 @@ def test_equals_the_definition_in_output_and_gradients(mask, keys):
     """Two query heads on one of keys; tiles of 128 are padded, and a whole sequence is padding."""
     given = arrays(keys=keys)
     chex.assert_trees_all_close(outcome("pallas(128, 128)", mask, *given), outcome("xla", mask, *given), atol=2e-5)
+
+
+@pytest.mark.more
+def test_padding_has_no_effect_even_if_it_is_not_a_number():
+    query, key, value = arrays()
+    given = query, key.at[:, 150:].set(jnp.nan), value.at[:, 150:].set(jnp.nan)
+    mask = Mask(causal=True, key_lengths=jnp.array([150, 150]))
+    chex.assert_trees_all_close(outcome("pallas", mask, *given), outcome("xla", mask, *given), atol=2e-5)
+
+
+@pytest.mark.more
+def test_half_precision_stays_near_single():
+    given = [x.astype(jnp.bfloat16).astype(jnp.float32) for x in arrays()]
+    exact, half = (
+        outcome("pallas", Mask(causal=True), *(x.astype(kind) for x in given)) for kind in (jnp.float32, jnp.bfloat16)
+    )
+    chex.assert_trees_all_equal_dtypes(half[0], jnp.zeros((), jnp.bfloat16))
+    chex.assert_trees_all_close(jax.tree.map(lambda x: x.astype(jnp.float32), half), exact, atol=0.1)
 
 
 @pytest.mark.more
@@ -87,17 +110,25 @@ def test_what_it_cannot_do_is_a_sentence(monkeypatch, reason, options):
         dot_product_attention(query, key, **given)
 
 
-def test_both_passes_lower_for_a_tpu():
-    """Values and scores may be of other dtypes, as `cosine` has them."""
-    query, key = (jax.ShapeDtypeStruct((2, 300, heads, 64), jnp.float32) for heads in (4, 2))
-    value = jax.ShapeDtypeStruct(key.shape, jnp.bfloat16)
+@pytest.mark.parametrize(
+    ("mask", "tokens", "kernels"),
+    [
+        (Mask(causal=True, key_lengths=jnp.array([300, 7])), 300, 2),
+        more(Mask(), 256, 2),
+        more(Mask(causal=True, window=40), 8192, 3),
+    ],
+)
+def test_every_kernel_lowers_for_a_tpu(mask, tokens, kernels):
+    """Two kernels, or three beyond eight tiles of keys; values and scores of other dtypes, as `cosine` has them."""
+    *others, value = (jax.ShapeDtypeStruct((2, tokens, heads, 64), jnp.float32) for heads in (4, 2, 2))
+    value = jax.ShapeDtypeStruct(value.shape, jnp.bfloat16)
 
     def loss(*x):
-        return dot_product_attention(*x, mask=Mask(causal=True)).astype(jnp.float32).sum()
+        return dot_product_attention(*x, mask=mask).astype(jnp.float32).sum()
 
     with mesh.compiled_for(types.SimpleNamespace(platform="tpu")):
-        program = jax.export.export(jax.jit(jax.grad(loss, (0, 1, 2))), platforms=("tpu",))(query, key, value)
-    assert program.mlir_module().count("stablehlo.custom_call @tpu_custom_call(") == 2
+        program = jax.export.export(jax.jit(jax.grad(loss, (0, 1, 2))), platforms=("tpu",))(*others, value)
+    assert program.mlir_module().count("stablehlo.custom_call @tpu_custom_call(") == kernels
 
 
 def test_scores_too_sharp_to_round_are_refused(monkeypatch):

@@ -13,6 +13,15 @@ from attention.kernels.loops import plan
 from attention.kernels.loops.scores import DotScore, NarrowScore, PairTiles
 from attention.normaliser import reduce_last
 from tests.attention.cases import CASES
+from tests.sizes import more, once
+
+
+@pytest.mark.parametrize("name", ["dot_product", "neural", more("gaussian")])
+@pytest.mark.parametrize("sizes", once(["(3, 2)", "(100, 4)"], ["(3, 2)"]))
+def test_any_sizes_compute_the_same(x64, name, sizes):
+    weights, mask = CASES[name].weights(), Mask(causal=True)
+    whole, tiled = (CASES[name].run(f"chunked{tail}", inputs(), weights, mask) for tail in ("", sizes))
+    chex.assert_trees_all_close(whole, tiled, rtol=0, atol=1e-10)
 
 
 def rule(length, heads=8, score=None, block=None):
@@ -30,23 +39,34 @@ UNITS = NarrowScore("relu", per_head=True)
     ("score", "length", "tiling"),
     [
         (None, 100, plan.Tiling(100, 100, 6)),
+        (None, 256, plan.Tiling(256, 256)),
         (None, 1000, plan.Tiling(256, 512)),
         (PairTiles(None, 8, 1), 1000, plan.Tiling(256, 256)),
+        (UNITS, 50, plan.Tiling(50, 50, 26)),
         (UNITS, 80, plan.Tiling(80, 80, 10)),
         (UNITS, 81, plan.Tiling(64, 64)),
+        (UNITS, 257, plan.Tiling(160, 160)),
+        (UNITS, 4096, plan.Tiling(256, 256)),
     ],
 )
 def test_tiles_fit_in_fast_memory_and_units_of_more_than_80_tokens_are_in_a_loop(score, length, tiling):
     assert rule(length, score=score) == tiling
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 64), (3, 50), (0, 64)])
+@pytest.mark.parametrize("shape", [(2, 3, 64), (3, 50), (4, 32), (0, 64)])
 @pytest.mark.parametrize("reduce", [jnp.sum, jnp.max])
 def test_reducing_in_lanes_is_reducing(reduce, shape):
     x, ways = jax.random.normal(jax.random.key(0), shape), (reduce_last, plan.reduce_in_lanes)
     chex.assert_trees_all_close(*(way(reduce, x) for way in ways), rtol=1e-6)
     gradients = [jax.grad(lambda x, way=way: jnp.sum(way(reduce, x) ** 2))(x) for way in ways]
     chex.assert_trees_all_close(*gradients, rtol=1e-5)
+
+
+def test_a_cpu_alone_reduces_in_lanes(monkeypatch):
+    program = lambda: str(jax.make_jaxpr(lambda x: plan.reduce_in_lanes(jnp.sum, x))(jnp.zeros((2, 64))))  # noqa: E731
+    assert "optimization_barrier" in program()
+    monkeypatch.setattr(plan, "platform", lambda: "gpu")
+    assert "optimization_barrier" not in program()
 
 
 def test_second_derivatives_are_those_of_xla(x64):
@@ -60,8 +80,10 @@ def test_second_derivatives_are_those_of_xla(x64):
     chex.assert_trees_all_close(hessian("chunked(4, 3)"), hessian("xla"), rtol=0, atol=1e-9)
 
 
-def test_weights_may_be_of_another_dtype(x64):
-    arrays, weights = tuple(x.astype(jnp.float32) for x in inputs()), CASES["neural"].weights(jnp.float64)
+@pytest.mark.parametrize("of_arrays", [jnp.float32, jnp.float64])
+def test_weights_may_be_of_another_dtype(x64, of_arrays):
+    arrays = tuple(x.astype(of_arrays) for x in inputs())
+    weights = CASES["neural"].weights(jnp.float64 if of_arrays == jnp.float32 else jnp.float32)
     tiled, whole = (CASES["neural"].outcome(which, arrays, weights) for which in ("chunked(4, 3)", "xla"))
     chex.assert_trees_all_close(tiled, whole, rtol=1e-4, atol=1e-5)
 
@@ -89,6 +111,7 @@ def test_mistakes(text, message):
         parse_implementation(text)
 
 
-def test_a_running_state_has_no_tiles():
+@pytest.mark.parametrize("name", ["linear", "delta"])
+def test_a_running_state_has_no_tiles(name):
     with pytest.raises(UnsupportedError, match="has no tiles"):
-        CASES["linear"].run("chunked(8, 8)", inputs(), {})
+        CASES[name].run("chunked(8, 8)", inputs(), CASES[name].weights())
