@@ -83,6 +83,7 @@ def test_more_extends_a_sweep(tmp_path, changes):
         ({"overrides": {"model.depth": "2"}}, "--config.model.depth;"),
         ({"equal": "flops"}, "equal"),
         ({"over": {"model.attention": ["b", "c"]}}, "--over model.attention;"),
+        ({"over": {"model.heads": ["1"]}}, "--over;"),
     ],
 )
 def test_another_sweep_does_not(tmp_path, changes, differs):

@@ -98,6 +98,11 @@ def test_groups_of_source_lengths_have_scores_of_their_own(folder):
         task_of(folder, "seq2seq", data__by_length="12,9")
 
 
+def test_long_pairs_are_remarked_upon(folder):
+    remarks = task_of(folder, "seq2seq", data__source_length=16).remarks()
+    assert remarks == ["Left out, as longer than 16 and 40 tokens: 3 train, 2 validation, 1 test pairs"]
+
+
 def test_models_need_the_vocabularies_they_share(folder):
     with pytest.raises(UsageError, match="needs one vocabulary"):
         task_of(folder, "encoder_decoder", model__shared_embeddings=True)
