@@ -3,13 +3,13 @@
 import dataclasses
 import pathlib
 
-import jax
 import jax.numpy as jnp
 import pytest
 
 from attention import UsageError
 from models.gpt import GPT, GPTConfig
 from models.published import pretrained
+from tests.models.small import random_params
 from tests.sizes import once
 from tests.train import small_tasks
 from train import loading, loop
@@ -36,7 +36,7 @@ def test_configs_are_valid_plain_and_without_none_and_take_a_mechanism(file):
 
 def test_a_published_model_is_described_by_its_folder(tmp_path):
     model = GPTConfig(name="gpt", depth=1, width=8, heads=2, mlp=12, positions="learned", attention_bias=True)
-    params = GPT(model, 11, 6).init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))["params"]
+    params = random_params(GPT(model, 11, 6), jnp.zeros((1, 2), jnp.int32))["params"]
     pretrained.export(str(tmp_path), model, params)
     config = loading.validate(loading.load(f"configs/gpt_published.py:{tmp_path}").to_dict())
     assert dataclasses.replace(config.model, pretrained="") == model
