@@ -1,7 +1,6 @@
 """The harness lm-eval on a run: its numbers against sums over the model's own logits."""
 
 import json
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -69,12 +68,16 @@ def published(folder, **settings):
     return str(folder), LanguageModel(model, params, ByteTokeniser(), 8, -1, start_of(ByteTokeniser()), "")
 
 
-def test_a_published_folder_answers_without_a_run(tmp_path, capsys):
-    folder, same = published(tmp_path / "gpt2", chat_template="<{{ messages[0]['content'] }}>")
+def test_a_published_folder_is_a_language_model(tmp_path):
+    folder, same = published(tmp_path / "gpt2")
     language = LanguageModel.of(folder)
     tokens = np.arange(5, dtype=np.int32)
     assert language.scores([(tokens, 2)])[0] == pytest.approx(same.scores([(tokens, 2)])[0])
     assert (language.context, language.published) == (8, folder)
+
+
+def test_a_published_folder_answers_without_a_run(tmp_path, capsys):
+    folder, same = published(tmp_path / "gpt2", chat_template="<{{ messages[0]['content'] }}>")
     greedy = ["--tokens=3", "--temperature=0"]
     assert generate.main([f"--published={folder}", "--chat", "--prompt=ab", *greedy]) == 0
     whole = continuations(same, ["<ab>"], 3, Sampling(0.0))[0]
@@ -85,22 +88,37 @@ def test_a_published_folder_answers_without_a_run(tmp_path, capsys):
     assert "leave out --step and --replica" in capsys.readouterr().err
 
 
-def test_the_harness_gets_sums_over_the_logits_and_texts(language, monkeypatch):
+def test_the_harness_runs_a_task_made_here(language, monkeypatch, tmp_path):
     pytest.importorskip("lm_eval", reason="needs lm_eval: pip install -r requirements-harness.txt")
+    from lm_eval.evaluator import simple_evaluate
+    from lm_eval.tasks import TaskManager
+
     from train.decode.harness import HarnessModel
 
     monkeypatch.setattr(LanguageModel, "of", lambda place: language)
-    model, encode = HarnessModel("here"), language.tokeniser.encode
-
-    def asked(*requests):
-        return [SimpleNamespace(args=request) for request in requests]
-
-    # White space at the end of a context belongs to the continuation.
-    pairs = [("ab", " c"), ("ab ", "d")]
-    for (score, _), ending in zip(model.loglikelihood(asked(*pairs)), (" c", " d"), strict=True):
-        assert score == pytest.approx(by_hand(language, encode(f"ab{ending}"), 2)[0], abs=1e-4)
+    (tmp_path / "data.jsonl").write_text('{"q": "ab", "a": " c", "b": " d", "gold": 0}\n')
+    common = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(tmp_path / "data.jsonl")}}}
+    common |= {"test_split": "test", "doc_to_text": "{{q}}", "target_delimiter": ""}
+    kinds = {
+        "choice": {"output_type": "multiple_choice", "doc_to_choice": "{{[a, b]}}", "doc_to_target": "gold"},
+        "rolling": {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{q}} and much more"},
+        "writes": {
+            "output_type": "generate_until",
+            "doc_to_target": "{{a}}",
+            "generation_kwargs": {"until": ["\n"], "max_gen_toks": 3},
+        },
+    }
+    metrics = {"choice": "acc", "rolling": "word_perplexity", "writes": "exact_match"}
+    tasks = [
+        common | {"task": name, "metric_list": [{"metric": metrics[name]}]} | options for name, options in kinds.items()
+    ]
+    manager = TaskManager(include_defaults=False)
+    done = simple_evaluate(HarnessModel("here"), tasks=tasks, task_manager=manager, bootstrap_iters=0)
+    responses = {name: done["samples"][name][0]["resps"] for name in kinds}
+    encode = language.tokeniser.encode
+    for (given,), ending in zip(responses["choice"], (" c", " d"), strict=True):
+        assert float(given[0]) == pytest.approx(by_hand(language, encode(f"ab{ending}"), 2)[0], abs=1e-4)
     text = np.concatenate([[language.first], encode("ab and much more")]).astype(np.int32)
     sums = by_hand(language, text[:9], 8)[0] + by_hand(language, text[8:], 8)[0]
-    assert model.loglikelihood_rolling(asked(("ab and much more",))) == [pytest.approx(sums, abs=1e-3)]
-    (answer,) = model.generate_until(asked(("ab", {"until": ["\n"], "max_gen_toks": 3})))
-    assert answer == continuations(language, ["ab"], 3, Sampling(0.0))[0].removeprefix("ab").partition("\n")[0]
+    assert float(responses["rolling"][0][0]) == pytest.approx(sums, abs=1e-3)
+    assert isinstance(responses["writes"][0][0], str)
