@@ -6,7 +6,7 @@ import pytest
 from benchmarks.device import right
 from benchmarks.peers import agreement
 from models.mechanisms import MECHANISMS
-from tests.sizes import more
+from tests.sizes import once
 
 
 @pytest.fixture(autouse=True)
@@ -14,7 +14,7 @@ def short(monkeypatch):
     monkeypatch.setattr(agreement, "LENGTH", 9)
 
 
-@pytest.mark.parametrize("spec", ["gated_delta", more("forgetting")])
+@pytest.mark.parametrize("spec", once(["gated_delta", "forgetting", "luong_dot"], ["gated_delta"]))
 def test_all_forms_agree_with_the_definition(spec, monkeypatch):
     monkeypatch.setattr(agreement, "NEEDED", {"no_such_package": ""})
     row = agreement.of_forms(agreement.check_of(spec, "float32"))

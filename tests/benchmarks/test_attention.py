@@ -8,6 +8,8 @@ import jax
 import pytest
 
 from benchmarks import attention, measure
+from models import mechanisms
+from tests.sizes import once
 
 SHAPE = attention.Shape(batch=2, length=9, heads=2, width=4, dtype="float32", causal=True)
 
@@ -19,8 +21,9 @@ def outputs(spec: str, form: str) -> jax.Array:
     return jax.jit(core.function)(weights, query, key, value, query.reshape(2, 9, -1))
 
 
-def test_the_papers_form_is_neural_attention():
-    chex.assert_trees_all_close(outputs("neural(dim=16)", "paper"), outputs("neural(dim=16)", "xla"), atol=1e-5)
+@pytest.mark.parametrize("spec", once(attention.PAPER, ["neural(dim=16)"]))
+def test_the_papers_form_is_neural_attention(spec):
+    chex.assert_trees_all_close(outputs(spec, "paper"), outputs(spec, "xla"), atol=1e-5)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -34,6 +37,14 @@ def test_pytorch_computes_the_same_and_its_gradients(causal):
     chex.assert_trees_all_close(attention.program(ours, shape, "forward").call(), turned(out), atol=1e-6)
     _, (_, *wanted) = attention.program(ours, shape, "forward+backward").call()
     chex.assert_trees_all_close(wanted, [turned(x) for x in gradients], atol=1e-5)
+
+
+@pytest.mark.more
+def test_every_row_of_the_table_is_measured_or_shares_its_core():
+    rows = mechanisms.MECHANISMS
+    core = lambda row: (row.score, row.align, row.value == "tied")  # noqa: E731
+    names = {core.name.rsplit(", ", 1)[0] for core in attention.cores(SHAPE, attention.SPECS)}
+    assert {core(rows[name]) for name in names & set(rows)} == {core(row) for row in rows.values()}
 
 
 def test_ratios_are_within_a_round_and_a_budget_ends_a_contestant():
@@ -53,6 +64,21 @@ def test_ratios_are_within_a_round_and_a_budget_ends_a_contestant():
     assert measure.ratio(times, "base", "base") == {"median": 1.0, "least": 1.0, "greatest": 1.0}
     assert 1.5 < measure.ratio(times, "double", "base")["median"] < 3.0
     assert measure.ratio(times, "triple", "base") is None
+
+
+@pytest.mark.more
+def test_the_command_writes_what_it_prints(measured, tmp_path):
+    sizes = f"--length=16 --heads=2 --width=8 --rounds=1 --growth 16 32 --plot={tmp_path}/growth.png"
+    result, printed = measured(attention.main, f"{sizes} --only dot_product neural")
+    names = {"dot_product, jax.nn", "dot_product, xla", "dot_product, chunked", "neural, chunked", "neural, paper"}
+    for what in attention.PASSES:
+        rows = {row["name"]: row for row in result[what]}
+        assert names <= set(rows)
+        assert all(row["seconds"] > 0 and row["flops"] > 0 for row in rows.values())
+    assert [row["length"] for row in result["growth"]] == [16, 32]
+    assert result["growth"][0]["cores"]["neural, chunked"]["seconds"] == rows["neural, chunked"]["seconds"]
+    assert (tmp_path / "growth.png").stat().st_size > 5000
+    assert "neural, paper" in printed
 
 
 def test_unknown_mechanisms_are_named_before_anything_is_measured(monkeypatch, capsys):
@@ -76,8 +102,7 @@ def test_a_causal_mask_halves_the_work_of_pairs_and_no_other():
 
 
 @pytest.mark.more
-def test_nothing_is_run_that_needs_more_memory_than_allowed(monkeypatch, capsys):
+def test_nothing_is_run_that_needs_more_memory_than_allowed(monkeypatch, measured):
     monkeypatch.setattr(measure, "in_turn", lambda calls, *_: 1 / 0 if calls else {})
     flags = "--length=16 --heads=2 --width=8 --rounds=1 --only neural --growth --memory=0.00000001"
-    assert attention.main(flags.split()) == 0
-    assert "too much memory" in capsys.readouterr().out
+    assert "too much memory" in measured(attention.main, flags)[1]

@@ -1,10 +1,15 @@
 """The program for GPUs and TPUs: what it covers, that it sees what is wrong, and that a crash loses no row."""
 
 import dataclasses
+import json
+import os
 import queue
+import signal
+import subprocess
 import sys
 import time
-from types import SimpleNamespace as Some
+import types
+import warnings
 
 import jax
 import numpy as np
@@ -16,26 +21,30 @@ from attention.errors import UsageError
 from attention.kernels import choose, cudnn, fused, loops, mlp, xla
 from benchmarks.device import __main__ as program
 from benchmarks.device import about, core, processes, record, report, right, timing, worker
-from benchmarks.device.items import Item
+from benchmarks.device.items import GROUPS, Item
 from benchmarks.device.processes import Session, TimeIsUp, Watch
 from tests.conftest import ROOT
 
-H100 = Some(platform="cuda", compute_capability="9.0")
+H100 = types.SimpleNamespace(platform="cuda", compute_capability="9.0")
 RESULT = ROOT / "benchmarks/results/device_h200.json"
 
 
 def test_checks_cover_each_kind_of_implementation_in_at_most_200_programs_of_a_gpu():
     checks = right.checks()
     assert len(checks) <= 200
+    for implementation, least in {"xla": 30, "chunked": 50, "cudnn": 20, "pallas": 14, "fused": 24}.items():
+        of_it = [c for c in checks if implementation in (c.kind, c.implementation)]
+        of_it = [c for c in of_it if implementation == "fused" or c.kind != "fused"]
+        masks = set(right.MASKS) - ({"dense"} if implementation in ("pallas", "fused") else set())
+        lengths = {n + n % 2 for n in right.LENGTHS} if implementation == "cudnn" else set(right.LENGTHS)
+        assert len(of_it) >= least
+        assert {c.mask for c in of_it} == masks
+        assert {c.length for c in of_it} == lengths
+        assert {c.grouped for c in of_it} == {True, False}
+        assert {c.dropped for c in of_it} == ({False} if implementation == "cudnn" else {True, False})
+    spelt = {c.length for c in checks if c.implementation == "cudnn" and c.mask == "dense"}
+    assert spelt >= {64, 192}  # T mod 128 = 64
     assert all(check.spec in right.DEAR for check in checks[-8:])
-    for kind in ("xla", "chunked", "cudnn", "pallas", "fused"):
-        of_it = [check for check in checks if check.kind == kind]
-        masks = set(right.MASKS) - ({"dense"} if kind in ("pallas", "fused") else set())
-        lengths = {n + n % 2 for n in right.LENGTHS} if kind == "cudnn" else set(right.LENGTHS)
-        assert {check.mask for check in of_it} == masks
-        assert {check.length for check in of_it} == lengths
-        assert {check.grouped for check in of_it} == {True, False}
-        assert {check.dropped for check in of_it} == ({False} if kind == "cudnn" else {True, False})
 
 
 def test_every_mechanism_is_checked_in_every_implementation():
@@ -46,9 +55,11 @@ def test_every_mechanism_is_checked_in_every_implementation():
 
 
 @pytest.mark.more
-def test_a_gpu_takes_what_is_checked_on_it():
+@pytest.mark.parametrize("implementation", ["xla", "chunked", "pallas", "fused"])
+def test_a_gpu_takes_what_is_checked_on_it(implementation):
     for check in right.checks():
-        if check.kind in ("xla", "chunked", "fused") or (check.kind == "pallas" and check.spec != "neural(dim=None)"):
+        network = check.spec in right.NETWORKS and check.spec != "neural(dim=None)"  # too large for its kernel
+        if check.kind == implementation and (implementation != "pallas" or network):
             with mesh.compiled_for(H100):
                 jax.eval_shape(right.program(check, check.implementation, check.dtype), *right.arguments(check))
 
@@ -56,26 +67,38 @@ def test_a_gpu_takes_what_is_checked_on_it():
 CHECK = right.Check("dot_product", "xla", "float32", 7, "causal lengths", grouped=True, dropped=True)
 
 
+class Definition:
+    """The definition, in this process."""
+
+    def ask(self, check):
+        pass
+
+    def read(self, check):
+        with jax.enable_x64(True):
+            return right.flat(jax.jit(right.program(check, "reference", "float64"))(*right.arguments(check))) | {
+                right.PLAIN: 0.0
+            }
+
+
 @pytest.mark.parametrize("factor", [1, 1.001, np.nan])
 def test_what_is_wrong_is_found_wrong_and_nothing_else(monkeypatch, factor):
     product = choose.xla.attend
     monkeypatch.setattr(choose.xla, "attend", lambda call: (product(call)[0] * factor, None))
-    oracle = Some(ask=lambda check: None, read=lambda check: definition(check) | {right.PLAIN: 0.0})
-    row = right.prepare(CHECK, oracle)()
+    row = right.prepare(CHECK, Definition())()
     assert right.is_wrong(row) == (report.state(row) == "wrong") == (factor != 1)
 
 
-def definition(check):
-    with jax.enable_x64(True):
-        return right.flat(jax.jit(right.program(check, "reference", "float64"))(*right.arguments(check)))
+def test_a_wrong_gradient_is_named():
+    wanted = {name: np.ones(3) for name in ("['out']", "['query']", "['key']")}
+    row = right.errors(CHECK, wanted | {"['key']": np.array([1.0, 1.0, 1.001])}, wanted)
+    assert row["worst"] == "['key']"
+    assert row["error"] == pytest.approx(1e-3 / 3**0.5)
 
 
-def test_a_wrong_gradient_is_named_and_noise_of_one_that_cancels_is_allowed():
+def test_noise_of_a_gradient_that_cancels_is_allowed():
     wanted = {"['out']": np.ones(3), "['weights']['bias']": np.zeros(3), "['weights']['kernel']": np.ones(3)}
-    noisy = wanted | {"['weights']['bias']": np.full(3, 1e-7)}
-    assert right.errors(CHECK, noisy, wanted)["error"] < right.LIMITS["float32"]
-    row = right.errors(CHECK, noisy | {"['weights']['kernel']": np.array([1.0, 1.0, 1.001])}, wanted)
-    assert row == {"worst": "['weights']['kernel']", "error": pytest.approx(1e-3 / 3**0.5)}
+    row = right.errors(CHECK, wanted | {"['weights']['bias']": np.full(3, 1e-7)}, wanted)
+    assert row["error"] < right.LIMITS["float32"]
 
 
 def test_times_are_sums_of_kernels_by_call():
@@ -88,34 +111,34 @@ def test_times_are_sums_of_kernels_by_call():
 
 
 def trace(**planes):
-    found = (Some(name=name, lines=[line(*item) for item in lines.items()]) for name, lines in planes.items())
-    return Some(planes=list(found))
+    event = lambda pair: types.SimpleNamespace(start_ns=pair[0], duration_ns=pair[1])  # noqa: E731
+    line = lambda name, pairs: types.SimpleNamespace(name=name, events=[event(pair) for pair in pairs])  # noqa: E731
+    lines = {plane: [line(name, pairs) for name, pairs in found.items()] for plane, found in planes.items()}
+    return types.SimpleNamespace(
+        planes=[types.SimpleNamespace(name=name, lines=found) for name, found in lines.items()]
+    )
 
 
-def line(name, events):
-    return Some(name=name, events=[Some(start_ns=start, duration_ns=duration) for start, duration in events])
-
-
-def test_kernels_are_those_of_the_first_gpus_streams_or_a_tpus_programs():
+def test_kernels_are_those_of_a_gpus_streams_or_a_tpus_programs():
     host = {"/host:CPU": {"Stream of thoughts": [(0, 1)]}}
-    gpus = {"/device:GPU:0": {"Stream #7(Kernel)": [(1, 2)], "Steps": [(0, 9)]}}
-    gpus |= {"/device:GPU:1": {"Stream #7(Kernel)": [(5, 2)]}}
+    gpu = {"/device:GPU:0": {"Stream #7(Kernel)": [(1, 2)], "Steps": [(0, 9)]}}
     tpu = {"/device:TPU:0": {"XLA Modules": [(3, 4)], "XLA Ops": [(3, 1), (4, 1)]}}
-    assert timing.kernels(trace(**host, **gpus)) == [(1, 2)]
+    assert timing.kernels(trace(**host, **gpu)) == [(1, 2)]
+    assert timing.kernels(trace(**gpu, **{"/device:GPU:1": {"Stream #7(Kernel)": [(5, 2)]}})) == [(1, 2)]
     assert timing.kernels(trace(**host, **tpu)) == [(3, 4)]
     assert timing.kernels(trace(**host)) == []
 
 
 def test_pytorchs_names_around_kernels_are_no_kernels():
-    def event(start, end, named, device="gpu"):
-        return Some(time_range=Some(start=start, end=end), is_user_annotation=named, device_type=device)
-
+    event = lambda start, end, named, device="gpu": types.SimpleNamespace(  # noqa: E731
+        time_range=types.SimpleNamespace(start=start, end=end), is_user_annotation=named, device_type=device
+    )
     events = [event(1, 3, False), event(0, 9, True), event(0, 9, False, "cpu")]
     assert timing.on_device(events, "gpu") == [(1e3, 2e3)]
 
 
-def items(*names):
-    return [Item(name, "core", "jax", lambda: dict) for name in names]
+def items(*names, stack="jax"):
+    return [Item(name, "core", stack, lambda: dict) for name in names]
 
 
 def kept(tmp_path):
@@ -161,11 +184,20 @@ if "best" in names: os.kill(os.getpid(), 6)
 """
 
 
-def measured(tmp_path, names, seconds=30.0):
+def test_compiled_programs_come_back(tmp_path):
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "one").write_bytes(b"program")
+    record.pack(tmp_path, programs)
+    record.unpack(tmp_path, tmp_path / "again")
+    assert (tmp_path / "again/one").read_bytes() == b"program"
+
+
+def measured(tmp_path, names, seconds=30.0, tiny=False):
     """Measures these items in a session, and returns the rows."""
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
-    session = Session(kept(tmp_path), time.monotonic() + seconds, False, tmp_path, (sys.executable, str(script)))
+    session = Session(kept(tmp_path), time.monotonic() + seconds, tiny, tmp_path, (sys.executable, str(script)))
     session.measure(items(*names))
     return session.results.rows
 
@@ -205,13 +237,20 @@ def test_the_time_ends_a_session_and_its_process(tmp_path):
     assert time.monotonic() - started < 10
 
 
+def lines(*given):
+    waiting = queue.Queue()
+    for line in given:
+        waiting.put(line if line is None else json.dumps(line).encode())
+    return waiting
+
+
 def test_a_process_that_says_nothing_is_given_up(tmp_path):
     watch = Watch(kept(tmp_path), "jax", patience=0.01)
     watch.read(measuring="core, a")
-    assert "took longer than" in watch.follow(queue.Queue(), time.monotonic() + 60)
+    assert "took longer than" in watch.follow(lines(), time.monotonic() + 60)
     assert watch.in_flight == ["core, a"]
     with pytest.raises(TimeIsUp):
-        watch.follow(queue.Queue(), time.monotonic() - 1)
+        watch.follow(lines(), time.monotonic() - 1)
 
 
 def test_errors_become_rows():
@@ -219,15 +258,53 @@ def test_errors_become_rows():
         assert worker.outcome(worker._raising(error)) == row
 
 
+def test_items_have_names_of_their_own_and_groups_in_order():
+    for tiny in (True, False):
+        found = worker.items(tiny)
+        names = [item.name for item in found]
+        assert len(set(names)) == len(names)
+        assert [item.group for item in found] == sorted((item.group for item in found), key=GROUPS.index)
+        assert all(item.name.startswith(item.group) for item in found)
+
+
+def device(*arguments):
+    command = [sys.executable, "-m", "benchmarks.device", "--tiny", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=300)
+
+
+def test_a_list_needs_no_device(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "none of these")
+    assert "core, roof, bfloat16" in device("--list").stdout
+
+
 def test_a_second_call_does_nothing(tmp_path, capsys):
     arguments = ("--tiny", "--only", "core, roof", "core, method, jax", f"--out={tmp_path}")
     assert program.main(arguments) == 0
-    assert capsys.readouterr().out.startswith("0 of 3 items are measured already.")
+    first = capsys.readouterr().out
+    assert first.startswith("0 of 3 items are measured already.")
+    assert "| core | 3 |" in first
     rows = record.read(tmp_path / record.FILE)["rows"]
     assert rows["core, method, jax"].keys() >= {"slope", "ratio"}  # noise may turn the signs of such short chains
     assert program.main(arguments) == 0
     assert capsys.readouterr().out.startswith("3 of 3 items are measured already.")
     assert record.read(tmp_path / record.FILE)["rows"] == rows
+
+
+@pytest.mark.more
+def test_after_a_kill_the_next_call_goes_on(tmp_path):
+    arguments = ["--tiny", "--only", "core, roof", "right, sigmoid", f"--out={tmp_path}"]
+    items = [item.name for item in worker.items(True) if item.name.startswith(("core, roof", "right, sigmoid"))]
+    killed = subprocess.Popen([sys.executable, "-m", "benchmarks.device", *arguments], cwd=ROOT, stdout=subprocess.PIPE)
+    for line in killed.stdout:
+        if b"sigmoid" in line:
+            break
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    done = len(record.read(tmp_path / record.FILE)["rows"])
+    again = device(*arguments[1:]).stdout
+    assert 0 < done < len(items)
+    assert again.startswith(f"{done} of {len(items)} items are measured already.")
+    assert set(record.read(tmp_path / record.FILE)["rows"]) == set(items)
 
 
 def test_a_misspelt_item_is_named(tmp_path, capsys):
@@ -276,7 +353,7 @@ def test_auto_takes_any_pair_fused_once_all_that_were_tried_are_right_and_faster
     assert not report.fused_pays_on_gpu({"rows": rows | contest("alibi", "xla", 0.5)})
 
 
-AMPERE = Some(platform="cuda", compute_capability="8.0")
+AMPERE = types.SimpleNamespace(platform="cuda", compute_capability="8.0")
 LIKE_THE_RECORD = dataclasses.replace(CHECK, mask="causal", dtype="bfloat16", length=1024, grouped=False)
 
 
@@ -285,10 +362,14 @@ LIKE_THE_RECORD = dataclasses.replace(CHECK, mask="causal", dtype="bfloat16", le
     [
         (H100, {}, fused),
         (H100, {"dropped": False}, cudnn),
+        (H100, {"length": 192}, xla),
         (H100, {"dtype": "float32"}, xla),
+        (AMPERE, {}, xla),
         (H100, {"spec": "soft_cap"}, fused),
+        (H100, {"spec": "soft_cap", "length": 192}, loops),
         (AMPERE, {"spec": "soft_cap"}, loops),
         (H100, {"spec": "neural"}, mlp),
+        (H100, {"spec": "neural", "dtype": "float32"}, loops),
         (H100, {"spec": "neural(dim=16)"}, loops),
     ],
 )
@@ -315,7 +396,17 @@ def test_auto_on_gpus_is_what_the_record_says():
     found = record.read(RESULT)
     assert {units(spec) for spec in report.faster_on_gpu(found)} == choose.FASTER_ON_GPU
     assert report.fused_pays_on_gpu(found) == choose.FUSED_ON_GPU
-    assert not [name for name, row in found["rows"].items() if report.state(row) == "wrong"]
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_auto_on_a_gpu_takes_the_kernel_where_it_was_measured(monkeypatch, measured):
+    monkeypatch.setattr(choose, "FASTER_ON_GPU", frozenset({(2, 1)} if measured else ()))
+    taken = []
+    monkeypatch.setattr(mlp, "attend", lambda call: taken.append(call) or loops.attend(call))
+    check = dataclasses.replace(LIKE_THE_RECORD, spec="neural")
+    with mesh.compiled_for(H100):
+        jax.eval_shape(right.program(check, "auto", check.dtype), *right.arguments(check))
+    assert bool(taken) == measured
 
 
 def test_rows_of_an_earlier_kernel_are_listed():
@@ -334,3 +425,27 @@ def test_what_a_kernel_imports_belongs_to_its_sources():
     assert names >= {"kernels/mlp/gpu.py", "kernels/mlp/layers.py", "kernels/fused/planes.py", "dropout.py", "mask.py"}
     assert "kernels/choose.py" not in names  # which a record changes
     assert not names & {"kernels/mlp/tpu.py", "kernels/mlp/strips.py", "kernels/splash.py"}  # which no GPU runs
+    assert len({about.digest(name) for name in (*about.ROOTS, "auto")}) == len(about.ROOTS) + 1
+
+
+def test_the_short_table_names_what_is_wrong_and_what_is_left():
+    names = ["right, a", "right, b", "core, c", "core, d"]
+    rows = {
+        "right, a": {"error": 0.5, "limit": 0.1, "worst": "['out']"},
+        "right, b": {"refused": "not here"},
+        "core, c": {"failed": "CUDA_ERROR_ILLEGAL_ADDRESS"},
+    }
+    text = report.short({"rows": rows}, names)
+    assert "| right |  | 1 |  | 1 |  |  |" in text
+    assert "- wrong: right, a: ['out'] is off by 5.0e-01, allowed is 1.0e-01" in text
+    assert "- failed: core, c: CUDA_ERROR_ILLEGAL_ADDRESS" in text
+    assert text.endswith("1 item is left; the same command continues.\n")
+
+
+def test_the_record_on_the_page_is_whole():
+    """Stale rows are listed, and marked on the page, until the next GPU is measured."""
+    found = record.read(RESULT)
+    if old := report.stale(found):
+        warnings.warn(f"of an earlier version of our code: {', '.join(old)}", stacklevel=1)
+    assert not [name for name in found["rows"] if report.state(found["rows"][name]) == "wrong"]
+    assert all(call["git"] != "unknown" for call in found["calls"])

@@ -1,14 +1,19 @@
 """Decoding, layers, whole passes of inference and training steps: what is run, and what stands beside it."""
 
 import argparse
+import importlib.util
+import re
 
 import jax
 import pytest
 
-from benchmarks import decoding, inference
+from benchmarks import decoding, inference, layers, train_step
 from models.gpt import GPT
+from tests.sizes import once
 from train import loading
 from train.state import count_parameters
+
+ONE = {"median": 1.0, "least": 1.0, "greatest": 1.0}
 
 
 def bytes_of(attention):
@@ -27,6 +32,53 @@ def test_what_a_decode_cache_takes_by_part():
         assert 0 < parts["state"] < 2**18
 
 
+@pytest.mark.more
+def test_both_ways_of_decoding_are_timed(measured):
+    small = " ".join(f"--config.model.{size}" for size in ("depth=1", "width=16", "heads=2", "mlp=16"))
+    result, printed = measured(decoding.main, f"{small} --length=12 --rounds=1 --attention=super --attention=delta")
+    rows = result["mechanisms"]
+    assert set(rows) == {"super", "delta"}
+    for row in rows.values():
+        faster = row["times_faster"]
+        assert 0 < faster["least"] == faster["median"] == faster["greatest"]  # one round
+        assert row["tokens_per_second"] > 0
+    # Twelve keys of 16 floats round to a KiB.
+    assert f"{rows['super']['times_faster']['median']:.1f} | 1 |" in printed
+
+
+@pytest.mark.more
+def test_small_models_of_digiugno_are_measured(measured, monkeypatch):
+    for name, size in (("CONTEXT", 8), ("VOCABULARY", 11), ("SIDE", 16)):
+        monkeypatch.setattr(layers, name, size)
+    load = loading.load
+
+    def smaller(spec):
+        config = load(spec)
+        config.model.update({"depth": 2, "width": 16, "heads": 2, "mlp": 16})
+        return config
+
+    monkeypatch.setattr(loading, "load", smaller)
+    spec = "neural(dim=2)|dot_product"
+    result, printed = measured(layers.main, f"--rounds=1 --specs dot_product {spec}")
+    for model, paper in (("gpt", [1.4, 7.8]), ("vit", [1.1, 6.6])):
+        rows = {row["attention"]: row for row in result[model]}
+        assert rows[spec]["paper"] == paper
+        assert rows[spec]["seconds_a_sample"] > 0
+        assert rows["dot_product"]["ratio"] == ONE
+    assert "neural(dim=2)\\|dot_product` |" in printed
+
+
+def test_a_small_pass_of_inference_is_measured(measured):
+    sizes = "--tasks classify_imdb --heads 4 --batches 4 --samples=10 --attention efficient"
+    result, printed = measured(inference.main, f"--rounds=1 {sizes}")
+    rows = {row["attention"]: row for row in result["rows"]}
+    assert set(rows) == {"dot_product", "efficient"}
+    assert rows["dot_product"]["ratio"] == ONE
+    assert all(row["samples"] == 10 and row["seconds"] > 0 for row in rows.values())
+    assert (rows["dot_product"]["paper_seconds"], rows["efficient"]["paper_seconds"]) == (0.183, 0.170)
+    assert re.search(r"\| classify_imdb \| 4 \| 4 \| 10 \| .* \(0\.929\) \|", printed)
+
+
 def test_a_pass_waits_for_each_batch_and_fills_the_last(monkeypatch):
     flags = argparse.Namespace(samples=10, precision="float32")
     run, seen, wait = inference.whole_pass("classify_imdb", "dot_product", 4, 4, flags), [], jax.block_until_ready
@@ -40,9 +92,19 @@ LAYERS = {"vit_mnist": 66_048, "vit_cifar100": 263_168, "classify_imdb": 4_224, 
 LAYERS |= {"translate_europarl": 4_198_400}
 
 
-@pytest.mark.parametrize("task", inference.TASKS)
+@pytest.mark.parametrize("task", once(inference.TASKS, list(inference.TASKS)[:1]))
 def test_the_models_are_hosseinis(task):
     model, inputs = inference.TASKS[task](inference.config_of(task, "dot_product", 4, "float32"), 2)
     params = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
     block = params["block_0" if "block_0" in params else "encoder_0"]
     assert count_parameters(block["attention"]) == LAYERS[task]
+
+
+EXAMPLES = re.findall(r"--config=configs/(\w+?)_\w+\.py .*--against=(\S+)", train_step.__doc__)
+
+
+def test_both_examples_of_training_steps_name_other_stacks():
+    assert {model for model, _ in EXAMPLES} == set(train_step.INPUTS)
+    for model, others in EXAMPLES:
+        for name in others.split(","):
+            assert importlib.util.find_spec(train_step.peer_of(model, name)), name

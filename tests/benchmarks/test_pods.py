@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import jax
 import pytest
 
 from benchmarks import pods
@@ -61,3 +62,14 @@ def test_rows_that_are_kept_are_not_compiled_again(planned, tmp_path, capsys):
     planned.clear()
     assert pods.main(["--only=GPT of 7 B", f"--keep={kept}"]) == 0
     assert not planned
+
+
+@pytest.mark.more
+def test_the_gpts_have_the_parameters_that_their_names_say():
+    for name, count in (("GPT of 1.3 B", 1.3e9), ("GPT of 7 B", 6.7e9)):
+        config, _ = pods.loading.resolve(
+            "configs/gpt_modern_pydoc.py:dot_product", pods.overrides(pods.CASES[name], 16)
+        )
+        model = config.model.build(32000, 8192)
+        shapes = jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((1, 8192), "int32"))
+        assert sum(x.size for x in jax.tree.leaves(shapes)) == pytest.approx(count, rel=0.05)

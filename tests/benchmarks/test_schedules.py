@@ -56,6 +56,7 @@ def visits(kind, products):
     ("regions", "counts"),
     [
         ([visits("branch", 1), visits("branch", 1)], [3, 2]),  # whole tiles, and those that the mask cuts
+        ([visits("loop", 0), visits("loop", 0)], [3 * 7, 2 * 7]),
         ([visits("loop", 1)] * 3, [2 * 7, 3 * 7, 0]),
     ],
 )
