@@ -150,7 +150,7 @@ def test_generation_continues_prompts_and_follows_its_seed(run_of, tmp_path, cap
     assert printed[0].startswith("The ")
     assert printed[0].count("\n\nClass") == 2
     assert generate.main([*flags, "--tokens=16"]) == 0
-    assert "21 tokens are more than the 16 of training: expect less." in capsys.readouterr().err
+    assert "22 tokens are more than the 16 of training: expect less." in capsys.readouterr().err
 
 
 def test_a_single_text_is_written_as_it_grows(capsys):

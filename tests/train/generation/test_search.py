@@ -153,7 +153,6 @@ def test_draws_depend_on_the_key_and_the_place():
 
 
 @pytest.mark.more
-@pytest.mark.more
 def test_enough_beams_find_the_best_of_all_sequences():
     """There are four words and the end, and three places, the last of which is the end's."""
     model, params = build(vocabularies=(11, 7))
@@ -170,6 +169,7 @@ def test_enough_beams_find_the_best_of_all_sequences():
         assert found.tokens[row, : found.lengths[row]].tolist() == best
 
 
+@pytest.mark.more
 def test_search_stops_when_all_are_finished():
     model, params = build(by=8.0)
     for least in (1, 30):
