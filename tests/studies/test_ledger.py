@@ -4,21 +4,29 @@ The verdicts on trained models are derived here once more, from the JSON and the
 """
 
 import csv
+import dataclasses
 import functools
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from analysis import verdicts
+from analysis.verdicts import Verdict
 from attention import UsageError
-from studies import kept, ledger
+from studies import kept, ledger, numbers
 from studies.declared import ALL
 from studies.definitions import DECLARATIONS
 from studies.ledger import Claim
 from tests.conftest import ROOT
+from train.grids import declaration
+from train.grids.declaration import Comparison
 
+PAGE = (ROOT / "docs/ledger.md").read_text(encoding="utf-8")
+FRONT = (ROOT / "docs/replication.md").read_text(encoding="utf-8")
 LOWER = ("loss", "perplexity")
 BLEU = (1, " BLEU", 2)
 UNITS = {"accuracy": (100, " points", 2), "bleu": BLEU, "bleu_to_48": BLEU, "loss": (1, "", 4)}
@@ -118,6 +126,15 @@ def derived(study, metric="", split="test", amounts=False):
     return words
 
 
+@functools.cache
+def derived_as_declared(study, metric="", split="test"):
+    """Derives the verdicts on what a study declared; effects count only for the declared metric of test data."""
+    declared = families(study)[0]
+    there = (metric or declared["metric"], split) == (declared["metric"], "test")
+    compared = [row if there else {**row, "effect": 0} for row in declared["family"]]
+    return of_family(study, compared, declared, metric or declared["metric"], split)
+
+
 def derived_along(study, comparison, metric=""):
     """Derives the verdict on being ahead at every evaluation, whatever is claimed of the end."""
     declared = families(study)[0]
@@ -147,17 +164,48 @@ def worded(words, kind):
     return f"{said[words]} {here[kind]}" if kind in here and words in said else words
 
 
-def test_verdicts_on_trained_models_follow_from_their_json():
-    for claim in (claim for claim in ledger.claims() if claim.study):
-        if claim.curve:
-            assert claim.ruled == derived_along(claim.study, claim.comparison, claim.metric), claim.place
-            continue
-        if len(kept.read(claim.study).entries) < ALL[claim.study].runs:
-            continue
-        expected = derived(claim.study, claim.metric, claim.split, bool(claim.amount))[claim.comparison]
-        there = ledger.judged(claim.study, claim.metric, claim.split, bool(claim.amount))
-        assert there[claim.comparison].words == expected, claim.says
-        assert claim.verdict == worded(ruled(expected), ALL[claim.study].kind), claim.says
+def rows():
+    """Reads the cells of the ledger's rows on the page."""
+    lines = PAGE[: PAGE.index("## Evidence")].splitlines()
+    split = [re.split(r"(?<!\\)\|", line.strip("| ")) for line in lines if line.startswith("| ")]
+    return [[cell.strip() for cell in cells] for cells in split if cells[0].strip() not in ("where", "---")]
+
+
+def test_the_page_has_a_row_for_every_claim_with_the_verdict_that_follows():
+    follow = [(claim.place, claim.says, f"**{claim.verdict}**") for claim in ledger.claims()]
+    assert [(place, says, verdict) for place, says, _, _, verdict, *_ in rows()] == follow
+    assert len(follow) > 200
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [claim for claim in ledger.claims() if claim.study and not claim.curve],
+    ids=lambda claim: f"{claim.study} {claim.comparison}",
+)
+def test_verdicts_on_trained_models_follow_from_their_json(claim):
+    if len(kept.read(claim.study).entries) < ALL[claim.study].runs:
+        pytest.skip("its runs are not all in")
+    expected = derived(claim.study, claim.metric, claim.split, bool(claim.amount))[claim.comparison]
+    assert claim.verdict == worded(ruled(expected), ALL[claim.study].kind)
+    there = ledger.judged(claim.study, claim.metric, claim.split, bool(claim.amount))
+    assert there[claim.comparison].words == expected
+
+
+def test_verdicts_that_turned_are_listed_with_what_the_declared_rules_say():
+    """The earlier verdict is on the comparison that judged the claim then, by the declared rule."""
+    turned = []
+    for claim in (claim for claim in ledger.claims() if claim.study and ALL[claim.study].kind != "another question"):
+        study, comparison = claim.was or (claim.study, claim.comparison)
+        declared = derived_as_declared(study, claim.metric, claim.split)
+        before = derived_along(study, comparison, claim.metric) if claim.curve else ruled(declared.get(comparison, ""))
+        assert claim.before == before, claim.says
+        if before and before != claim.ruled:
+            turned.append((claim.says, before, claim.ruled))
+    listed = re.findall(
+        r"^\| \w+ \| (.+?) \| (.+?) \| \*\*(.+?)\*\* \| ", FRONT[FRONT.index("turned these") :], re.MULTILINE
+    )
+    assert listed == turned
+    assert ("Efficient Attention loses nothing on MNIST.", "undecided", "holds") in turned
 
 
 def accuracies(table, trial, spec, like):
@@ -187,6 +235,107 @@ def test_verdicts_on_trials_follow_from_the_kept_table():
     }
 
 
+def test_all_other_verdicts_follow_from_their_grounds():
+    for claim in ledger.claims():
+        words = {"not tested"} if claim.evidence == "another question" or not claim.grounds.strip("–") else set()
+        words = set() if claim.trial else words
+        words |= {"holds"} if claim.shown else {"does not hold"} if claim.refuted else set()
+        if words and not claim.sums:
+            assert {claim.verdict} == words, claim.says
+
+
+@pytest.mark.parametrize(
+    ("text", "printed", "so"),
+    [
+        ("(98.62 - 98.12) / 98.12", "0.51 %", True),
+        ("(98.62 - 98.12) / 98.12", "0.5 %", True),
+        ("(98.62 - 98.12) / 98.12", "0.52 %", False),
+        ("500 * 10000", "5000000", True),
+        ("34.31 - 35.49", "> 0", False),
+        ("35.49 - 34.31", "> 0", True),
+    ],
+)
+def test_sums_come_to_what_is_printed_to_its_last_digit(text, printed, so):
+    assert numbers.comes_to(text, printed) == so
+
+
+def test_a_ratio_of_times_is_bounded_by_any_two_rounds_and_names_its_call(tmp_path, monkeypatch):
+    rows = {
+        "a": {"seconds": 2.0, "least": 1.8, "greatest": 2.4, "call": 1},
+        "b": {"seconds": 4.0, "least": 3.0, "greatest": 4.5, "call": 0},
+    }
+    calls = [{"command": "benchmarks.device --only peers"}, {"command": "benchmarks.device --only core"}]
+    (tmp_path / "gpu.json").write_text(json.dumps({"calls": calls, "rows": rows}))
+    monkeypatch.setattr(numbers, "RESULTS", tmp_path)
+    ratio = {"file": "gpu", "at": ["rows", "a"], "over": ["rows", "b"]}
+    assert numbers.rounds(ratio) == pytest.approx((0.5, 1.8 / 4.5, 2.4 / 3.0))
+    assert numbers.command(ratio) == "python -m benchmarks.device --only core"
+
+
+@pytest.mark.parametrize(
+    ("least", "greatest", "claimed", "verdict"),
+    [
+        (0.8, 0.9, "below", "holds"),
+        (0.8, 1.1, "below", "undecided"),
+        (1.1, 1.2, "below", "does not hold"),
+        (1.1, 1.2, "above", "holds"),
+        (0.8, 0.9, "", "not tested"),
+    ],
+)
+def test_a_ratio_is_judged_by_all_of_its_rounds(least, greatest, claimed, verdict, monkeypatch):
+    monkeypatch.setattr(numbers, "rounds", lambda ratio: (1.0, least, greatest))
+    assert Claim("A", "§1", "It is.", kind="full size", ratio={"file": "a"}, claimed=claimed).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("words", "verdict"),
+    [("worse", "holds"), ("better", "holds"), ("equal within 0.01", "equal within 0.01"), ("undecided", "undecided")],
+)
+def test_a_claim_of_any_difference_holds_whichever_is_better(words, verdict, monkeypatch):
+    row = Verdict(Comparison("every layer", ("a",), ("b",)), words, np.zeros(2), 0.1)
+    monkeypatch.setattr(ledger, "judged", lambda *study: {"every layer": row})
+    assert Claim("A", "§1", "It matters.", study="imdb", comparison="every layer").verdict == verdict
+
+
+@pytest.mark.parametrize("kind", ledger.CLASSES)
+@pytest.mark.parametrize("words", ["holds", "does not hold", "equal within 0.01", "undecided", "not tested"])
+def test_what_is_below_the_papers_size_or_on_other_data_neither_holds_nor_fails(kind, words):
+    said = ledger.worded(words, kind)
+    assert (said in ("holds", "does not hold")) == (words in ("holds", "does not hold") and kind not in ledger.BELOW)
+    assert said == worded(words, kind) or kind == "another question"
+
+
+def test_a_study_has_a_known_class_and_other_data_are_said_to_be():
+    assert {study.kind for study in ALL.values()} <= {*ledger.CLASSES} - {"exact", ""}
+    for name in ("gpt_tuned", "wikitext2_gpt", "anki_heads"):
+        assert ALL[name].kind.endswith("other data")
+
+
+def test_every_result_that_has_an_amount_has_a_direction_and_an_amount():
+    """A declared comparison with an effect is judged twice, with that effect."""
+    sides = {}
+    for claim in (claim for claim in ledger.claims() if claim.study and not claim.curve):
+        sides.setdefault((claim.study, claim.comparison, claim.metric, claim.split), set()).add(claim.amount)
+    effects = {
+        (study, row["name"], "", "test"): row.get("effect", 0)
+        for study in ALL
+        for made in families(study)
+        for row in made["family"]
+    }
+    for key, amounts in sides.items():
+        assert len(amounts) in (1, 2), key
+        assert 0 in amounts, key
+        if effects.get(key):
+            assert amounts == {0, effects[key]}, key
+
+
+def test_to_lose_nothing_is_to_be_no_worse():
+    says = re.compile(r"loses nothing|translates as well")
+    rows = [claim for claim in ledger.claims() if claim.study and says.search(claim.says)]
+    assert len(rows) == 8
+    assert {claim.claimed for claim in rows} == {"no worse"}
+
+
 def test_marks_follow_from_what_was_declared_and_kept():
     for claim in (claim for claim in ledger.claims() if claim.marks):
         study, declared = ALL[claim.study], families(claim.study)[0]
@@ -206,12 +355,54 @@ def test_marks_follow_from_what_was_declared_and_kept():
     assert all(claim.late for claim in ledger.claims() if claim.study == "gpt_tuned")  # 17 of its 28 runs were in
 
 
-def test_what_is_below_the_papers_size_or_on_other_data_neither_holds_nor_fails():
-    for kind, words in itertools.product(ledger.CLASSES, ("holds", "does not hold", "undecided", "not tested")):
-        said = ledger.worded(words, kind)
-        full = words in ("holds", "does not hold") and kind not in ledger.BELOW
-        assert (said in ("holds", "does not hold")) == full
-        assert said == worded(words, kind) or kind == "another question"
+def test_one_family_of_directions_and_amounts_would_change_the_verdict_that_the_page_names():
+    changed = set()
+    plain = [claim for claim in ledger.claims() if claim.amount and claim.split == "test" and not claim.metric]
+    for study, chosen in itertools.product({claim.study for claim in plain}, (DECLARATIONS, ledger.AFTERWARDS)):
+        if not (chosen / f"{study}.json").is_file():
+            continue
+        made = declaration.read(chosen / f"{study}.json")
+        directions, amounts = ledger.judged(study), ledger.judged(study, amounts=True)
+        names, asked = [row.name for row in made.family], [claim.comparison for claim in plain if claim.study == study]
+        apart = {name: directions[name] for name in names}
+        apart |= {f"{name}: as much": amounts[name] for name in names if name in asked}
+        family = [dataclasses.replace(verdict.comparison, name=name) for name, verdict in apart.items()]
+        for verdict in verdicts.judge(ledger.found(study), dataclasses.replace(made, family=family)):
+            name = verdict.comparison.name
+            if verdict.words != apart[name].words:
+                assert (apart[name].words, verdict.words) == (verdicts.HOLDS, verdicts.UNDECIDED)
+                changed.add((study, name))
+    assert changed == {("cifar100_tuned", "super")}
+
+
+def test_the_first_screen_has_a_row_for_each_paper_that_answers_as_the_ledger():
+    rows = [claim for claim in ledger.claims() if claim.answer]
+    assert [claim.paper for claim in rows] == ["DiGiugno", "Wikipedia", "Sanger", "Zhang", "Hosseini"]
+    for claim in rows:
+        first = claim.verdict.removesuffix(" at this size").capitalize()
+        assert claim.answer.startswith(first), claim.says
+    assert "{" not in ledger.main()
+    assert FRONT.index("| DiGiugno | ") < 500
+
+
+def test_the_csv_has_the_rows_of_the_page():
+    with (ROOT / "docs/replication/ledger.csv").open(encoding="utf-8", newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [(row["where"], row["claim"], f"**{row['verdict']}**", row["marks"]) for row in found] == [
+        (place, says.replace("\\|", "|"), verdict, marks) for place, says, _, _, verdict, marks, *_ in rows()
+    ], "run python -m docs.figures"
+    assert not any("](" in cell for row in found for cell in row.values())
+
+
+def test_a_claim_has_one_ground_a_known_class_and_split():
+    with pytest.raises(UsageError, match="has several grounds"):
+        Claim("A", "§1", "It is.", shown=["a::b"], refuted=["a::c"])
+    with pytest.raises(UsageError, match="class"):
+        Claim("A", "§1", "It is.", kind="exactly")
+    with pytest.raises(UsageError, match="split of the claim"):
+        Claim("A", "§1", "It leads.", split="training")
+    with pytest.raises(UsageError, match="has the class of its study, imdb"):
+        Claim("A", "§1", "It leads.", kind="full size", study="imdb")
 
 
 def test_measured_claims_have_a_class_and_the_tests_that_decide_exist():
@@ -222,13 +413,8 @@ def test_measured_claims_have_a_class_and_the_tests_that_decide_exist():
             assert f"\ndef {name}(" in (ROOT / file).read_text(), test
 
 
-def test_the_csv_has_every_claim():
-    with (ROOT / "docs/replication/ledger.csv").open(encoding="utf-8", newline="") as file:
-        found = [(row["where"], row["claim"], row["verdict"]) for row in csv.DictReader(file)]
-    claims = [(claim.place, claim.says.replace("\\|", "|"), claim.verdict) for claim in ledger.claims()]
-    assert found == claims, "run python -m docs.figures"
-
-
-def test_a_claim_has_one_ground():
-    with pytest.raises(UsageError, match="has several grounds"):
-        Claim("A", "§1", "It is.", shown=["a::b"], refuted=["a::c"])
+def test_claims_about_whole_curves_follow_from_all_evaluations():
+    curves = {claim.place: claim for claim in ledger.claims() if claim.curve}
+    assert set(curves) == {"Fig. 9", "Fig. 11", "Fig. 2b"}
+    for claim in curves.values():
+        assert claim.ruled == derived_along(claim.study, claim.comparison, claim.metric), claim.place
