@@ -65,3 +65,14 @@ def test_xla_keeps_all_three_parts_of_float32(run_python, monkeypatch):
 def test_what_a_gpu_runs_differs_between_mechanisms_dtypes_and_masks(run_python):
     lines = run_python("-m", "benchmarks.compilers.traced").stdout.splitlines()
     assert len({line.split()[-1] for line in lines}) == len(lines) > 50
+
+
+@pytest.mark.more
+def test_chunks_at_once_start_fewer_kernels_than_a_loop_over_them(run_python, monkeypatch):
+    for name, value in HERE.items():
+        monkeypatch.setenv(name, value)
+    printed = run_python("-m", "benchmarks.compilers.launches", "--only", "linear").stdout
+    kernels = re.findall(r"^\| `linear` \| [a-z ]+ \| ([\d,]+) \| ([\d,]+) \|", printed, re.MULTILINE)
+    assert len(kernels) == 2, "forward, and both passes"
+    for at_once, looped in kernels:
+        assert 0 < int(at_once.replace(",", "")) < 0.6 * int(looped.replace(",", ""))
