@@ -36,7 +36,7 @@ from attention.mesh import platform
 from attention.parameters import lift, trail
 
 CHUNK = 64  # tokens
-NARROW_CHUNK = 16  # where each column fades by itself, which takes more products; but not on GPUs
+NARROW_CHUNK = 16  # where each column fades by itself, which takes more products; GPUs take CHUNK there too
 
 
 class Marks(NamedTuple):
@@ -197,7 +197,7 @@ class Chunk(NamedTuple):
 
     @classmethod
     def of(cls, writes: Writes) -> Chunk:
-        """Computes it."""
+        """Computes the parts from the arrays of a chunk, or of all chunks at once."""
         writes, back = writes.turned()
         query, key, strength, passage = writes.query, writes.key, writes.strength, Passage.of(writes)
         erase, removed = key if strength is not None else writes.erase, (None, None, None)

@@ -59,6 +59,7 @@ def counted(spec: str, function: Callable, device: Any) -> dict[str, int]:
     """Compiles a pass in bfloat16, and counts kernels and temporary bytes."""
     x, source = (SEQUENCES, TOKENS, HEADS, WIDTH), (SEQUENCES, TOKENS, HEADS * WIDTH)
     shapes = described.parameters(spec, HEADS, WIDTH), x, x, x, source
+    # A new function each time, so that each form is traced.
     program = described.compiled(lambda *given: function(*given), shapes, "bfloat16", device)
     lines = collectives.lines_of(program.as_text())
     kernels = sum(times for line, times in lines if KERNEL.search(line))

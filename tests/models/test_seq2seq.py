@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import UsageError
+from attention import UsageError, location_attention
 from models.seq2seq import VARIANTS, Seq2Seq, Seq2SeqConfig
 from tests.models.small import apply, random_params
 from tests.sizes import once
@@ -185,3 +185,18 @@ def test_a_source_longer_than_the_layer_of_coefficients():
     model, params = build(attention="location")
     with pytest.raises(UsageError, match="Location-based attention was built for sequences of at most 8 tokens"):
         model.apply(params, jnp.ones((1, 9), int), jnp.array([9]), TARGET[:1])
+
+
+@pytest.mark.more
+def test_location_attention_of_many_heads_equals_its_definition():
+    query, value = (jax.random.normal(jax.random.key(i), (2, n, 3, 4)) for i, n in enumerate((5, 6)))
+    kernel, bias = jax.random.normal(jax.random.key(2), (4, 8)), jnp.arange(8.0) / 4
+    found = [
+        location_attention(query, value, kernel, bias, return_weights=True, implementation=name)
+        for name in ("auto", "xla", "reference")
+    ]
+    scores = np.exp(np.einsum("btnh,hs->bnts", query, kernel)[..., :6] + np.asarray(bias[:6]))
+    weights = scores / scores.sum(-1, keepdims=True)
+    for one in found:
+        expected = (np.einsum("bnts,bsnv->btnv", weights, value), weights)
+        chex.assert_trees_all_close(one, expected, atol=1e-5)
