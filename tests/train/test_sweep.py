@@ -13,7 +13,7 @@ from analysis import report
 from tests.conftest import ROOT
 from tests.train.conftest import arguments
 from train import evaluate, main, sweep
-from train.grids import grid, matching, pool, sweeping
+from train.grids import grid, matching, pool, running, sweeping
 
 pytestmark = pytest.mark.xdist_group(__name__)
 
@@ -51,6 +51,18 @@ def test_a_killed_sweep_is_resumed_and_every_run_stands_once(tmp_path, capsys):
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         assert len({(line["split"], line["step"]) for line in lines}) == len(lines)
     assert len({read(run / "result.json")["best"]["test"]["loss"] for run in runs}) == 4
+
+
+def test_a_sweep_killed_when_a_program_has_just_finished_goes_on_to_its_runs(tmp_path, monkeypatch, capsys):
+    command = asked(tmp_path / "s", over="model.attention=super", replicas="yes")
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "take_apart", mock.Mock(side_effect=SystemExit(137)))
+        assert sweep.main(command) == 137
+    assert not any(tmp_path.glob("s/attention=super/*/result.json"))
+    assert sweep.main(command) == 0
+    assert "2 of 2 runs have finished, 0 failed." in capsys.readouterr().out
+    assert len([*tmp_path.glob("s/attention=super/*/result.json")]) == 2
+    assert not any((tmp_path / "s/together").glob("*.json"))
 
 
 @pytest.mark.more

@@ -168,7 +168,7 @@ def run_all(todo: Runs, jobs: int, most: int, directory: Path, ended_one: Ended)
     for path in sorted((directory / FOLDER).glob(f"*.{MEMBERS}")):
         place = path.with_name(path.name.removesuffix(f".{MEMBERS}"))
         if pool.is_finished(place):
-            take_apart(place, [directory / member for member in read_json(path)])
+            take_apart(place, [directory / member for member in read_json(path)["members"]])
     left = {path: flags for path, flags in todo.items() if not pool.is_finished(path)}
     groups = group_runs(left, most, directory)
     finished = {path: RunGroup(flags, (path,)) for path, flags in todo.items() if path not in left}
@@ -196,7 +196,8 @@ def run_all(todo: Runs, jobs: int, most: int, directory: Path, ended_one: Ended)
     for place, group in groups.items():
         if len(group.members) > 1:  # written first, so that a finished program can always be taken apart
             place.parent.mkdir(parents=True, exist_ok=True)
-            write_json(_members_file(place), [str(member.relative_to(directory)) for member in group.members])
+            names = [str(member.relative_to(directory)) for member in group.members]
+            write_json(_members_file(place), {"members": names})
 
     def watch(running: Collection[Path]) -> None:
         board.watch({_several(programs[place].members, directory): pool.log_of(place) for place in running})
