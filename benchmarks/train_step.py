@@ -27,7 +27,7 @@ from analysis import measurements
 from analysis.tables import plain_markdown
 from attention.errors import check_known
 from benchmarks import measure
-from train import cli, loading, loop, optimizer, tasks
+from train import cli, loading, optimizer, tasks
 from train.config.schema import Config
 from train.mesh import feeds
 from train.optimizer import Rates
@@ -113,14 +113,15 @@ class SilentTraining:
         opened.enter_context(self.run.hearing_signals())
         self.state = self.run.start(lambda: setup.fresh(lambda params: (params, "")))
         self.feed = opened.enter_context(feeds.of(setup.replicas, setup.task.sources["train"], ""))
-        self.program = setup.program(self.feed)
+        self.program = setup.program(self.feed, self.run.not_counted)
 
     def take(self, steps: int) -> float:
         """Takes a number of steps and returns the seconds of one."""
         started, end = time.perf_counter(), self.run.step + steps
         while self.run.step < end:
             rows, index = self.feed.take(self.run.step, min(self.run.count, self.feed.most, end - self.run.step))
-            self.state = loop.advance(self.run, self.program, self.state, rows, index)
+            self.state, reported = self.program(self.state, rows, len(index))
+            self.run.took(reported, index)
         jax.block_until_ready(self.state)
         return (time.perf_counter() - started) / steps
 

@@ -34,7 +34,6 @@ class Table:
       flags: The flags of every run, besides `--config.model.attention` and `--config.seed`.
       title: The title of the compared column.
       value: Reads the number in this column from a run's result.
-      special: Makes further flags that a spec string needs.
     """
 
     name: str
@@ -43,7 +42,6 @@ class Table:
     flags: Sequence[str]
     title: str
     value: Callable[[dict[str, Any]], float]
-    special: Callable[[str], Sequence[str]] = lambda spec: ()
 
     def make(self, only: Sequence[str], seeds: int, folder: Path) -> None:
         """Trains runs without a result, then writes the JSON and the page.
@@ -62,7 +60,6 @@ class Table:
         todo = {
             place(spec, seed, folder): (
                 *self.flags,
-                *self.special(spec),
                 f"--config.model.attention={spec}",
                 f"--config.seed={seed}",
             )

@@ -4,13 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from attention.errors import UsageError
 from train.config.schema import Config
 from train.mesh import feeds, processes
-from train.mesh.feeds import Rows
-from train.mesh.program import StepProgram
 from train.run import workdir
 from train.run.checkpoints import Checkpoints
 from train.run.training import TrainingRun
@@ -35,9 +32,10 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
         setup.check_memory()
         kept = Checkpoints(directory, config.train.keep)
         initial = None if kept.numbered() else Initial.of(setup)
-    held = workdir.claimed(directory, resolved, setup.task.files())
+        files = setup.task.files()
+    processes.check_same(resolved, files)
     with (
-        held,
+        workdir.claimed(directory, resolved, files),
         jax.set_mesh(setup.replicas.mesh),
         kept,
         processes.ending_alone(),
@@ -56,29 +54,16 @@ def train_and_evaluate(config: Config, resolved: dict[str, Any], directory: Path
 def train(setup: Setup, run: TrainingRun, state: TrainState) -> TrainState:
     """Takes steps until the run ends or is stopped, in calls that end at the timetable's edges."""
     with feeds.of(setup.replicas, setup.task.sources["train"], run.feed) as feed:
-        run.feed, program = feed.name, setup.program(feed)
+        run.feed, program = feed.name, setup.program(feed, run.not_counted)
         run.recorder.say(*feed.remarks)
         while run.goes_on:
-            count = min(run.count, feed.most)
             try:
-                rows, index = feed.take(run.step, count)
+                rows, index = feed.take(run.step, min(run.count, feed.most))
             except UsageError:  # the data can no longer be read, but the state is good
                 if run.step:
                     run.save(state)
                 raise
-            state = advance(run, program, state, rows, index)
+            state, reported = program(state, rows, len(index))
+            run.took(reported, index)
             state = run.pause(state)
-    return state
-
-
-def advance(run: TrainingRun, program: StepProgram, state: TrainState, rows: Rows, index: np.ndarray) -> TrainState:
-    """Takes the steps of the batches from `feed.take` in one call of the program, without waiting for the result.
-
-    The call reuses the state's memory. The run reads its report.
-    """
-    if not program.is_compiled(rows):
-        with run.not_counted():
-            program.compile(state, rows)
-    state, reported = program(state, rows, len(index))
-    run.took(reported, index)
     return state

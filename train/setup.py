@@ -1,5 +1,6 @@
 """The setup of a training: all that its config decides before there is a state, and checks of the mesh."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from train.config.schema import Config
 from train.config.timetable import Timetable
 from train.mesh import memory, sharding
 from train.mesh.feeds import Feed
-from train.mesh.program import StepProgram
+from train.mesh.program import Context, StepProgram
 from train.mesh.replicas import Replicas
 from train.state import Params, TrainState
 from train.step import Step
@@ -67,7 +68,9 @@ class Setup:
         `initial` replaces one replica's drawn parameters and gives the remark; '' if it changes nothing.
         """
         replicas = self.replicas
-        keys = replicas.arguments(lambda replica: initial_key(replicas.seeds[replica], bool(self.config.source)))
+        keys = replicas.arguments(lambda replica: jax.random.key(replicas.seeds[replica]))
+        if self.config.source:  # another run's parameters are loaded, and it may have had the same seed
+            keys = replicas.over(lambda key: jax.random.fold_in(key, 1), True)(keys)
         shardings = replicas.shardings(self.shapes)
         init = replicas.over(lambda key: self.step.init(self.task.init(key)), True)
         state = jax.jit(init, out_shardings=shardings)(keys)
@@ -77,20 +80,14 @@ class Setup:
             state = init(replicas.stack(params))
         return state, remarks[0]
 
-    def program(self, feed: Feed) -> StepProgram:
-        """Makes the program that takes the steps, with batches from a feed."""
-        return StepProgram(self.step, self.replicas, feed, self.timetable.warmup, self.timetable.total)
+    def program(self, feed: Feed, compiling: Context = contextlib.nullcontext) -> StepProgram:
+        """Makes the program that takes the steps, with batches from a feed; it compiles within `compiling`."""
+        return StepProgram(self.step, self.replicas, feed, self.timetable, compiling)
 
     @functools.cached_property
     def about(self) -> dict[str, Any]:
         """The task's description of the model."""
         return self.task.describe(self.shapes.params)
-
-
-def initial_key(seed: int, loads: bool) -> jax.Array:
-    """Makes the key of the drawn parameters; it differs if another run's are loaded, which may have the same seed."""
-    key = jax.random.key(seed)
-    return jax.random.fold_in(key, 1) if loads else key
 
 
 def check_training(config: Config, replicas: Replicas) -> None:

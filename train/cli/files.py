@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from attention.errors import UsageError, printable
+from attention.errors import UsageError
 from models.files import FULL, parse_json, read_text
 
 TEMPORARY = ".tmp"  # ends the name of a file that is being written
@@ -99,14 +99,14 @@ def write_json(path: Path, value: Any) -> None:
 def write_text(path: Path, text: str) -> None:
     """Writes a file atomically: it is complete or unchanged even if the process is killed or the power fails.
 
-    Paths that are not in UTF-8 are written as `printable` does it. See `check_place`.
+    What UTF-8 cannot encode, such as some paths, is escaped. See `check_place`.
     """
     check_place(path)
     temporary = path.with_name(path.name + TEMPORARY)
     temporary.unlink(missing_ok=True)  # what is there may be a link
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(printable(text))
+        with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -5,6 +5,7 @@ devices, so if a process fails before it has any, the others learn why.
 """
 
 import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -157,6 +158,17 @@ def exchange(value: Any) -> list[Any]:
 def of_first(value: Any) -> Any:
     """Returns the first process's JSON value; waits for all processes."""
     return exchange(value if is_first() else None)[0]
+
+
+def check_same(*given: Any) -> None:
+    """Raises a `SharedError` in all processes if one has other JSON values than the first; waits for all of them."""
+    digests = exchange(hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest())
+    for index, digest in enumerate(digests):
+        if digest != digests[0]:
+            raise SharedError(
+                f"Process {index} of {len(digests)} has another config or other data than process 0; start all of them "
+                "with the same command and the same data."
+            )
 
 
 @contextlib.contextmanager

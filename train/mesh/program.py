@@ -1,10 +1,13 @@
 """The compiled program of a training: many steps a call, with the number of steps, keys and rates as arguments."""
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from train.config.timetable import Timetable
 from train.mesh import compilation
 from train.mesh.feeds import Feed, Rows
 from train.mesh.replicas import Replicas
@@ -13,29 +16,33 @@ from train.state import TrainState
 from train.step import Step, step_key
 
 Report = dict[str, Any]  # the reports of a call's steps, `(most, ...)`; see `Step`
+Context = Callable[[], contextlib.AbstractContextManager]
 
 
 class StepProgram:
     """The training steps of all replicas, compiled once for each shape of batches.
 
     One program serves every seed, rate, length and number of steps in a call, so a step gives the same bits however
-    calls are cut. The learning rate rises for `warmup` of the `total` steps.
+    calls are cut. It compiles within the context `compiling`.
     """
 
-    def __init__(self, step: Step, replicas: Replicas, feed: Feed, warmup: int, total: int):
-        self._step, self._replicas, self._feed = step, replicas, feed
+    def __init__(
+        self,
+        step: Step,
+        replicas: Replicas,
+        feed: Feed,
+        timetable: Timetable,
+        compiling: Context = contextlib.nullcontext,
+    ):
+        self._step, self._replicas, self._feed, self._compiling = step, replicas, feed, compiling
         self._of_each = replicas.arguments(
             lambda replica: (
                 step_key(replicas.seeds[replica]),
-                Rates(jnp.float32(replicas.rates[replica]), jnp.int32(warmup), jnp.int32(total)),
+                Rates(jnp.float32(replicas.rates[replica]), jnp.int32(timetable.warmup), jnp.int32(timetable.total)),
                 jnp.uint32(replicas.seeds[replica]),
             )
         )
         self._compiled: dict[tuple, Any] = {}
-
-    def is_compiled(self, rows: Rows) -> bool:
-        """Tells whether there is a program for batches of these shapes."""
-        return _shapes(rows) in self._compiled
 
     def compile(self, state: TrainState, rows: Rows) -> jax.stages.Compiled:
         """Compiles for the shapes of a state and batches; see `compilation.compiled`."""
@@ -56,6 +63,9 @@ class StepProgram:
 
     def __call__(self, state: TrainState, rows: Rows, count: int) -> tuple[TrainState, Report]:
         """Takes `count` steps without waiting for the result; reuses the state's memory."""
+        if _shapes(rows) not in self._compiled:
+            with self._compiling():
+                self.compile(state, rows)
         return self._compiled[_shapes(rows)](state, self._feed.arrays, rows, jnp.int32(count), self._of_each)
 
     def _call(

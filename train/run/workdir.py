@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -36,11 +35,10 @@ def claimed(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> Ite
     """Holds the folder for this run; a second process that trains in it is refused.
 
     Creates the folder with `config.json`, or checks that an existing folder belongs to the same run; see `keep`. The
-    texts of `files`, such as `data.json`, must be the same at every start of the run and in all of its processes.
+    texts of `files`, such as `data.json`, must be the same at every start of the run.
     """
     with contextlib.ExitStack() as held:
         with processes.together():
-            _check_same(config, files)
             token = processes.of_first(secrets.token_hex(8))
             if processes.is_first():
                 with writing(f"The work directory {workdir}"):
@@ -52,16 +50,6 @@ def claimed(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> Ite
         with processes.together():
             _check_shared(workdir, token)
         yield
-
-
-def _check_same(config: dict[str, Any], files: dict[str, str]) -> None:
-    digests = processes.exchange(hashlib.sha256(json.dumps([config, files], sort_keys=True).encode()).hexdigest())
-    for index, digest in enumerate(digests):
-        if digest != digests[0]:
-            raise UsageError(
-                f"Process {index} of {len(digests)} has another config or other data than process 0; start all of them "
-                "with the same command and the same data."
-            )
 
 
 def _create_or_check(workdir: Path, config: dict[str, Any], files: dict[str, str]) -> None:

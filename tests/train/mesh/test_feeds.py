@@ -24,8 +24,6 @@ def taken(setup, feed, calls, program=None):
         for count in calls:
             rows, index = feed.take(step, count)
             assert index.shape[0] == count
-            if not program.is_compiled(rows):
-                program.compile(state, rows)
             state, report = program(state, rows, count)
             sums = jax.device_get(report["sums"])
             losses += (sums["loss"][:count] / sums["weight"][:count]).tolist()

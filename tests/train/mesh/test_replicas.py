@@ -102,8 +102,6 @@ def together(config, mesh, steps, double=False):
         for number in range(steps):
             rows, _ = feed.take(number, 1)
             batches.append(jax.tree.map(lambda x: np.asarray(x)[0], rows))
-            if not number:
-                program.compile(state, rows)
             state, report = program(state, rows, 1)
             sums = jax.device_get(report["sums"])
             losses.append(sums["loss"][0] / sums["weight"][0])
