@@ -14,6 +14,7 @@ from tests.conftest import ROOT
 from train.grids.trial_table import TrialTable
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("page", figures.PAGES, ids=lambda page: page.name)
 def test_writing_the_figures_again_changes_nothing(page):
     text = page.read_text(encoding="utf-8")

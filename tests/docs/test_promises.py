@@ -1,4 +1,4 @@
-"""Every test that the documents name exists, every promise names one, and those of reliability are in `make test`."""
+"""Every test that the documents name exists, every promise names one, and those of reliability are not long."""
 
 import importlib
 import re
@@ -42,7 +42,7 @@ def test_every_promise_names_a_test_and_named_tests_exist(doc):
         list(references("`tests/docs/test_promises.py::test_nothing`"))
 
 
-def test_every_row_of_reliability_is_checked_in_make_test():
+def test_every_row_of_reliability_is_checked_by_some_case_that_is_not_long():
     for event, _, tests in promises("reliability.md"):
         sizes = {size for module, (name, *_) in references(tests) for size in sizes_of(module[name], module)}
-        assert "test" in sizes, event
+        assert sizes & {"test", "more"}, event

@@ -27,6 +27,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.more
 def test_the_site_is_whole_without_a_network(site):
     made = sorted(site.rglob("*.html"))
     assert len(made) > 25

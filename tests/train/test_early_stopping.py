@@ -44,6 +44,7 @@ def test_it_ends_after_so_many_evaluations_with_all_its_metrics(ended):
     assert [line["step"] for line in record(ended) if line["split"] == "train"] == [4, 6]
 
 
+@pytest.mark.more
 def test_killed_and_started_again_it_ends_alike_and_then_stays_ended(ended, tmp_path, monkeypatch, capsys):
     command = arguments(tmp_path / "run", **OPTIONS)
     killed(5, monkeypatch, *command)

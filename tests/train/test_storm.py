@@ -50,7 +50,6 @@ def assert_no_trace(storm):
 @pytest.mark.parametrize(
     ("kills", "number", "processes", "length"),
     [
-        (1, signal.SIGKILL, 1, 30),
         more(3, signal.SIGKILL, 1, 30),
         pytest.param(20, signal.SIGKILL, 1, 400, marks=pytest.mark.long),
         pytest.param(20, signal.SIGTERM, 1, 400, marks=pytest.mark.long),

@@ -10,6 +10,7 @@ from PIL import Image
 
 from analysis.pictures import attention_maps
 from attention import UsageError
+from tests.sizes import once
 from tests.storm import assert_same
 from tests.train.conftest import arguments
 from train import evaluate, generate, loading, main, tasks, translate
@@ -130,7 +131,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("program", "name"), MISTAKES)
+@pytest.mark.parametrize(("program", "name"), once(MISTAKES, [(generate, "gpt_pydoc"), (translate, "translate_dates")]))
 def test_mistakes_are_one_sentence(program, name, run_of, capsys):
     for flags, message in MISTAKES[program, name]:
         assert message in refused(program, [f"--workdir={run_of(name)}", *flags], capsys)
@@ -220,6 +221,7 @@ def test_tokens_that_no_font_has_are_drawn_quietly_and_an_unknown_format_is_name
 # Captioning
 
 
+@pytest.mark.more
 def test_a_file_of_another_size_and_colour_is_described_as_its_image_is(run_of, tmp_path, capsys):
     image = Image.fromarray(captioned("test")[0][3, ..., 0])
     paths = [tmp_path / "same.png", tmp_path / "large.png"]

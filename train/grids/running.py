@@ -17,7 +17,7 @@ import numpy as np
 
 from models.files import read_json
 from train.cli import OVERRIDE
-from train.cli.files import read_record, write_json, write_text
+from train.cli.files import TEMPORARY, read_record, write_json, write_text
 from train.cli.terminal import counted
 from train.grids import pool, tuning
 from train.grids.board import Board
@@ -137,7 +137,9 @@ def take_apart(place: Path, members: Sequence[Path]) -> list[Path]:
             np.savez_compressed(member / EXAMPLES, **own)
         own = {name: value for name, value in result.items() if name not in JOINT}
         write_json(member / "result.json", _divided(own, len(members)) | {"together": len(members)})  # written last
-    shutil.rmtree(place)
+    gone = place.with_name(place.name + TEMPORARY)
+    shutil.rmtree(gone, ignore_errors=True)  # a killed sweep may have left it
+    shutil.rmtree(place.rename(gone))  # in this way no part of it looks like a finished run
     with pool.log_of(place).open("a", encoding="utf-8") as log:
         log.write(f"The runs have been moved to folders of their own, the first of which is {members[0]}.\n")
     _members_file(place).unlink()

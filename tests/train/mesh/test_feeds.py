@@ -88,6 +88,7 @@ def test_what_does_not_fit_or_is_split_by_tokens_stays_on_the_host(tmp_path, mon
         assert feed.name == "devices"
 
 
+@pytest.mark.more
 def test_a_run_that_continues_keeps_the_place_of_its_data(tmp_path, monkeypatch):
     command = arguments(tmp_path / "run", train__length="4 steps")
     assert main.main(command) == 0

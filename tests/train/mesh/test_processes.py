@@ -14,13 +14,12 @@ import pytest
 
 from tests import storm
 from tests.conftest import ROOT
-from tests.sizes import more
 from tests.train.conftest import arguments, record
 from tests.train.mesh import agreeing
 from tests.train.tasks.test_translation import PAIRS
 from train import main
 
-pytestmark = pytest.mark.xdist_group(__name__)
+pytestmark = [pytest.mark.more, pytest.mark.xdist_group(__name__)]
 
 LAUNCH = "import sys; from train.launch import launch; sys.exit(launch(int(sys.argv[1]), 2, sys.argv[3:], sys.argv[2]))"
 OPTIONS = {
@@ -98,7 +97,6 @@ def test_two_processes_equal_one(alone, two):
         np.testing.assert_allclose(list(line.values())[2:], list(other.values())[2:], rtol=1e-4)
 
 
-@pytest.mark.more
 def test_when_one_is_killed_all_end_and_the_last_line_says_which(killed):
     _, done = killed
     assert done.returncode == 1
@@ -116,7 +114,6 @@ def test_what_was_killed_continues_bit_for_bit(killed, two, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, arrays(workdir, 12), arrays(two, 12))
 
 
-@pytest.mark.more
 def test_saved_by_two_processes_on_four_devices_it_continues_on_one(killed, alone, tmp_path, capsys):
     workdir = shutil.copytree(killed[0], tmp_path / "run")
     assert main.main(arguments(workdir, **OPTIONS)) == 0
@@ -124,7 +121,7 @@ def test_saved_by_two_processes_on_four_devices_it_continues_on_one(killed, alon
     assert_same_losses(alone, workdir)
 
 
-@pytest.mark.parametrize("name", [more("SIGTERM"), pytest.param("SIGINT", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.long)])
 def test_a_signal_to_one_stops_all_at_one_step_and_saves(tmp_path, name):
     workdir = tmp_path / "run"
     never = {f"train__{what}_every": "0 steps" for what in ("log", "eval", "checkpoint")}
@@ -146,7 +143,6 @@ def test_a_second_signal_ends_all_at_once_and_harms_nothing(two, tmp_path):
     storm.assert_same(tmp_path / "run", two)
 
 
-@pytest.mark.more
 def test_data_that_one_process_lacks_end_all_with_one_sentence(tmp_path):
     for folder in ("there/text", "not_there"):
         (tmp_path / folder).mkdir(parents=True)
@@ -195,7 +191,6 @@ def write_pairs(folder):
         (folder / f"{split}.txt").write_text(lines, encoding="utf-8")
 
 
-@pytest.mark.more
 def test_processes_of_slurm_find_one_another(agreed):
     found, _ = agreed
     assert [one["process"] for one in found] == [0, 1]
@@ -203,7 +198,6 @@ def test_processes_of_slurm_find_one_another(agreed):
     assert all(one["said"] == ["I am 0", "I am 1"] and one["first"] == "I am 0" for one in found)
 
 
-@pytest.mark.more
 @pytest.mark.parametrize(
     ("what", "start"),
     [
@@ -225,7 +219,6 @@ def test_a_mistake_is_the_same_error_in_all_and_what_is_right_passes(agreed, wha
         assert sentence.startswith(wanted)
 
 
-@pytest.mark.more
 def test_translating_together_finds_what_one_finds(agreed):
     found, folder = agreed
     alone = agreeing.translations(folder / "pairs")

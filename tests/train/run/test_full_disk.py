@@ -56,6 +56,7 @@ def test_a_quota_stops_with_a_sentence_and_nothing_is_lost(uninterrupted, tmp_pa
     assert_same(tmp_path / "run", uninterrupted)
 
 
+@pytest.mark.more
 def test_a_full_disk_stops_with_a_sentence_wherever_it_is_met(uninterrupted, disk, capsys):
     folder, resize = disk
     command = arguments(folder / "run", **RESUMED)
