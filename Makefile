@@ -1,7 +1,7 @@
-# `make demo` trains the default model; `make test` tests everything once, `make test-more` has the tests' further cases
-# and `make test-long` their long forms; `make fuzz` tries strange inputs for SECONDS; `make test-compilers` compiles for
-# TPUs and GPUs, and `make test-cuda13` for GPUs with jax 0.11, in environments of their own. `make docs` builds the
-# documentation into site/. All others make .venv first.
+# `make demo` trains the default model; `make test` tests everything once but what takes many processes or long
+# runs, `make test-more` has these and the tests' further cases, and `make test-long` their long forms; `make fuzz` tries
+# strange inputs for SECONDS; `make test-compilers` compiles for TPUs and GPUs, and `make test-cuda13` for GPUs with jax
+# 0.11, in environments of their own. `make docs` builds the documentation into site/. All others make .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 3
