@@ -34,6 +34,7 @@ class Table:
       flags: The flags of every run, besides `--config.model.attention` and `--config.seed`.
       title: The title of the compared column.
       value: Reads the number in this column from a run's result.
+      special: Makes further flags that a spec string needs.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Table:
     flags: Sequence[str]
     title: str
     value: Callable[[dict[str, Any]], float]
+    special: Callable[[str], Sequence[str]] = lambda spec: ()
 
     def make(self, only: Sequence[str], seeds: int, folder: Path) -> None:
         """Trains runs without a result, then writes the JSON and the page.
@@ -60,6 +62,7 @@ class Table:
         todo = {
             place(spec, seed, folder): (
                 *self.flags,
+                *self.special(spec),
                 f"--config.model.attention={spec}",
                 f"--config.seed={seed}",
             )
