@@ -85,6 +85,13 @@ def obstacle(path: Path) -> str:
     return "a device or a pipe" if path.exists() and not path.is_file() else ""
 
 
+def is_occupied(folder: Path) -> bool:
+    """Tells whether a folder's place is taken; files that a killed process has left half written do not count."""
+    if not folder.is_dir():
+        return folder.exists()
+    return any(path.suffix != TEMPORARY for path in folder.iterdir())
+
+
 def check_place(path: Path) -> None:
     """Raises a UsageError where writing a file would follow or replace a link, a device or the like."""
     if what := obstacle(path):

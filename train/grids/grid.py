@@ -16,7 +16,7 @@ from attention.errors import UsageError
 from attention.types import Reader, Rule, Seed, Valid, fits
 from models.files import read_json
 from train import cli
-from train.cli.files import write_json, writing
+from train.cli.files import is_occupied, write_json, writing
 from train.grids import pool
 from train.grids.declaration import Declaration
 from train.grids.matching import Request
@@ -217,7 +217,7 @@ def read(directory: Path) -> dict[str, Any] | None:
             raise UsageError(f"{path} is no record of a sweep; choose another --workdir.")
         record["tune"] = record["tune"] and {"beyond": BEYOND, "apart": False} | record["tune"]
         return {name: record[name] for name in names}
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    if is_occupied(directory):
         raise UsageError(f"{directory} is not empty and holds no {FILE}; choose another --workdir.")
     return None
 

@@ -20,7 +20,7 @@ import jax
 from attention.errors import UsageError
 from models.files import open_regular, read_json, read_text
 from train import loading
-from train.cli.files import TEMPORARY, write_json, write_text, writing
+from train.cli.files import is_occupied, write_json, write_text, writing
 from train.config.schema import Config
 from train.loading.leaves import CHANGEABLE, completed, flatten
 from train.mesh import processes
@@ -57,7 +57,7 @@ def _create_or_check(workdir: Path, config: dict[str, Any], files: dict[str, str
     if path.exists():
         _refuse_another(read_config(workdir), config, workdir)
         check_files(files, workdir)
-    elif workdir.is_dir() and any(path.suffix != TEMPORARY for path in workdir.iterdir()):
+    elif workdir.is_dir() and is_occupied(workdir):
         raise UsageError(f"{workdir} is not empty and holds no config.json; choose another --workdir.")
     else:
         workdir.mkdir(parents=True, exist_ok=True)

@@ -109,6 +109,7 @@ def test_seeds_are_added_to_those_of_before(tmp_path):
 
 
 def test_what_is_written_is_read_and_anything_else_is_refused(tmp_path):
+    (tmp_path / "sweep.json.tmp").write_text("{")  # by a process that was killed before it had written anything else
     assert grid.read(tmp_path) is None
     record = SWEEP.plain | {"cells": {}}
     grid.write(tmp_path / "sweep", record)
