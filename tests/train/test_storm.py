@@ -76,6 +76,13 @@ def test_a_storm_leaves_no_trace_in_a_run_that_begins_with_a_distillation(tmp_pa
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("fault", ["kill", "full"])
+@pytest.mark.parametrize("kind", ["tuned", "together"])
+def test_a_sweep_goes_on_after_a_fault_at_any_change_of_its_folder(kind, fault, run_python):
+    print(run_python("-m", "tests.crashes", kind, "--every=5", f"--fault={fault}").stdout)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("replicas", ["yes", "no"])
 def test_a_sweep_that_is_killed_again_and_again_has_the_results_of_one_that_is_not(tmp_path, replicas):
     options = {**IMAGES, "train__length": "120 steps", "train__eval_every": "40 steps"}

@@ -137,13 +137,19 @@ def take_apart(place: Path, members: Sequence[Path]) -> list[Path]:
             np.savez_compressed(member / EXAMPLES, **own)
         own = {name: value for name, value in result.items() if name not in JOINT}
         write_json(member / "result.json", _divided(own, len(members)) | {"together": len(members)})  # written last
-    gone = place.with_name(place.name + TEMPORARY)
-    shutil.rmtree(gone, ignore_errors=True)  # a killed sweep may have left it
-    shutil.rmtree(place.rename(gone))  # in this way no part of it looks like a finished run
     with pool.log_of(place).open("a", encoding="utf-8") as log:
         log.write(f"The runs have been moved to folders of their own, the first of which is {members[0]}.\n")
-    _members_file(place).unlink()
+    _discard(place)
     return diverged
+
+
+def _discard(place: Path) -> None:
+    """Removes the folder of a program whose runs have their own, at once, so that no part of it looks like a run."""
+    gone = place.with_name(place.name + TEMPORARY)
+    shutil.rmtree(gone, ignore_errors=True)  # a killed sweep may have left it
+    if place.exists():
+        shutil.rmtree(place.rename(gone))
+    _members_file(place).unlink()
 
 
 def _members_file(place: Path) -> Path:
@@ -171,6 +177,8 @@ def run_all(todo: Runs, jobs: int, most: int, directory: Path, ended_one: Ended)
         place = path.with_name(path.name.removesuffix(f".{MEMBERS}"))
         if pool.is_finished(place):
             take_apart(place, [directory / member for member in read_json(path)["members"]])
+        elif not place.exists():
+            _discard(place)
     left = {path: flags for path, flags in todo.items() if not pool.is_finished(path)}
     groups = group_runs(left, most, directory)
     finished = {path: RunGroup(flags, (path,)) for path, flags in todo.items() if path not in left}
