@@ -218,10 +218,14 @@ def _archive(file: Path) -> Finished | None:
 
 
 def _in_folders(directories: Iterable[Path]) -> Finished:
+    from train.grids import grid
+
     entries, left_out = [], []
     sweeps: dict[Path, Mapping[str, Any]] = {}
     for directory in directories:
-        sweeps |= _sweep(directory)
+        sweep = directory.absolute().parent.parent / grid.FILE
+        if sweep not in sweeps and sweep.is_file():
+            sweeps[sweep] = _sweep(sweep)
         try:
             entries.append(_entry(directory))
         except UsageError as error:
@@ -298,17 +302,14 @@ def work_directories(folder: Path) -> Iterator[Path]:
             yield Path(directory)
 
 
-def _sweep(directory: Path) -> dict[Path, Mapping[str, Any]]:
-    """Reads the sweep that a run belongs to, by the path of its file; empty if there is none."""
+def _sweep(file: Path) -> Mapping[str, Any]:
+    """Reads the record of a sweep."""
     from train.grids import grid
 
-    sweep = directory.absolute().parent.parent / grid.FILE
-    if not sweep.is_file():
-        return {}
-    record = read_json(sweep, "remove it")
+    record = read_json(file, "remove it")
     if not grid.is_record(record):
-        raise UsageError(f"{sweep} is damaged (it does not say what varies); remove it.")
-    return {sweep: record}
+        raise UsageError(f"{file} is damaged (it does not say what varies); remove it.")
+    return record
 
 
 @cli.program(

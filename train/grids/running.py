@@ -36,7 +36,7 @@ SEED, RATE = "seed", "optimizer.learning_rate"
 JOINT = ("replica", "seed", "learning_rate", "mean", "std")  # entries of a result that only runs trained together have
 Flags = Sequence[str]  # of `train.main`
 Runs = Mapping[Path, Flags]  # by work directory
-Ended = Callable[[Path], None]  # called with a work directory
+Ended = Callable[[Sequence[Path]], None]  # called with the work directories of a program that has ended
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _divided(line: Mapping[str, Any], count: int) -> dict[str, Any]:
     return {name: value / count if is_whole(name) else value for name, value in line.items() if name != "replica"}
 
 
-def run_all(todo: Runs, jobs: int, most: int, directory: Path, ended_one: Ended) -> dict[Path, str]:
+def run_all(todo: Runs, jobs: int, most: int, directory: Path, ended_together: Ended) -> dict[Path, str]:
     """Trains the runs that have not finished, and prints how each ended and how long the others will take.
 
     There are `jobs` programs at a time (0 is one for each CPU), each of at most `most` runs.
@@ -194,10 +194,10 @@ def run_all(todo: Runs, jobs: int, most: int, directory: Path, ended_one: Ended)
         diverged = take_apart(place, members) if len(members) > 1 and outcome == pool.FINISHED else []
         rest = f"; {duration_text(left)} left" if left > 0 else ""
         with board.below():
+            outcomes.update({path: pool.DIVERGED if path in diverged else outcome for path in members})
+            ended_together(members)
             for path in members:
-                outcomes[path] = pool.DIVERGED if path in diverged else outcome
                 ended.append(path)
-                ended_one(path)
                 if outcomes[path] == pool.FINISHED:
                     board.add(path, *next(iter(_measured(path).items())))
                 said = f"{path.relative_to(directory)}: {_result(path, place, outcomes[path])}"

@@ -148,11 +148,11 @@ def _submit(commands: Sequence[Sequence[str]], directory: Path, options: str) ->
     print(f"Submitted {counted(len(jobs), 'job')}{f', {jobs[0].job_id} the first' if jobs else ''}.")
 
 
-def run(flags: argparse.Namespace, ended: Ended = lambda path: None) -> int:
+def run(flags: argparse.Namespace, ended: Ended = lambda paths: None) -> int:
     """Plans the sweep, then trains, prints or submits the runs that have not finished.
 
-    Mistakes in the flags are found before anything is trained. `ended` is called with each run that has ended. The exit
-    code is 0 where all runs finished or were saved, and 1 where one failed.
+    Mistakes in the flags are found before anything is trained. `ended` is called with the runs that have ended
+    together. The exit code is 0 where all runs finished or were saved, and 1 where one failed.
     """
     if "train.replicas" in flags.overrides:
         raise UsageError("--config.train.replicas cannot be: --replicas decides it.")

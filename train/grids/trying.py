@@ -102,10 +102,10 @@ def _train(parts: Mapping[Cell, running.Runs], jobs: int, together: int) -> dict
         return {}
     cell_of = {path: cell for cell, part in parts.items() for path in part}
 
-    def show(path: Path) -> None:
-        table = cell_of[path].table()
-        if all("reason" not in row for row in table.rows):
-            print(table.text(), flush=True)
+    def show(paths: Sequence[Path]) -> None:
+        for table in map(Cell.table, dict.fromkeys(cell_of[path] for path in paths)):
+            if all("reason" not in row for row in table.rows):
+                print(table.text(), flush=True)
 
     directory = next(iter(parts)).directory
     outcomes = running.run_all(runs, jobs, together, directory, show)
