@@ -68,12 +68,15 @@ class Setup:
         `initial` replaces one replica's drawn parameters and gives the remark; '' if it changes nothing.
         """
         replicas = self.replicas
+
+        def draw(key: jax.Array) -> TrainState:
+            if self.config.source:  # another run's parameters are loaded, and it may have had the same seed
+                key = jax.random.fold_in(key, 1)
+            return self.step.init(self.task.init(key))
+
         keys = replicas.arguments(lambda replica: jax.random.key(replicas.seeds[replica]))
-        if self.config.source:  # another run's parameters are loaded, and it may have had the same seed
-            keys = replicas.over(lambda key: jax.random.fold_in(key, 1), True)(keys)
         shardings = replicas.shardings(self.shapes)
-        init = replicas.over(lambda key: self.step.init(self.task.init(key)), True)
-        state = jax.jit(init, out_shardings=shardings)(keys)
+        state = jax.jit(replicas.over(draw, True), out_shardings=shardings)(keys)
         params, remarks = zip(*map(initial, replicas.unstack(state.params)), strict=True)
         if remarks[0]:
             init = jax.jit(replicas.over(self.step.init, True), out_shardings=shardings)
