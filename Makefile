@@ -1,5 +1,5 @@
-# `make demo` trains the default model; `make test` tests everything once but what takes many processes or long
-# runs, `make test-more` has these and the tests' further cases, and `make test-long` their long forms; `make fuzz` tries
+# `make demo` trains the default model; `make test` tests everything once, except what takes whole runs or whole
+# pages, `make test-more` has these and the tests' further cases, and `make test-long` their long forms; `make fuzz` tries
 # strange inputs for SECONDS; `make test-compilers` compiles for TPUs and GPUs, and `make test-cuda13` for GPUs with jax
 # 0.11, in environments of their own. `make docs` builds the documentation into site/. All others make .venv first.
 PYTHON ?= python3

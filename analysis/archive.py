@@ -18,7 +18,7 @@ from attention.errors import UsageError, listed, printable
 from attention.types import Count, Seed, fits
 from models.files import read_json
 from train import cli
-from train.cli.files import check_place, is_line, is_number, read_record, write_json, write_text, writing
+from train.cli.files import TEMPORARY, check_place, is_line, is_number, read_record, write_json, write_text, writing
 from train.run import doubts
 
 SUFFIX = ".json"  # ending of an archive's name
@@ -223,9 +223,9 @@ def _in_folders(directories: Iterable[Path]) -> Finished:
     entries, left_out = [], []
     sweeps: dict[Path, Mapping[str, Any]] = {}
     for directory in directories:
-        sweep = directory.absolute().parent.parent / grid.FILE
-        if sweep not in sweeps and sweep.is_file():
-            sweeps[sweep] = _sweep(sweep)
+        file = directory.absolute().parent.parent / grid.FILE
+        if file not in sweeps and file.is_file():
+            sweeps[file] = _sweep(file)
         try:
             entries.append(_entry(directory))
         except UsageError as error:
@@ -294,7 +294,7 @@ def work_directories(folder: Path) -> Iterator[Path]:
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder; give folders of runs, such as the --workdir of a sweep.")
     for directory, below, files in os.walk(folder):
-        below.sort()
+        below[:] = sorted(name for name in below if not name.endswith(TEMPORARY))
         if grid.FILE in files and tuning.FOLDER in below:
             below.remove(tuning.FOLDER)
         if "config.json" in files:

@@ -3,8 +3,8 @@
 python -m tests.crashes tuned
 python -m tests.crashes together --every=10 --fault=full
 
-Trainings are replaced: a tuned sweep's by results that are written at once, and the one of runs that train together by
-copies of it. What other processes and libraries in C++ write does not count.
+Trainings are replaced: in a tuned sweep by results that are written at once, and for runs that train together by copies
+of one training. What other processes and libraries in C++ write does not count.
 """
 
 import argparse
@@ -96,7 +96,8 @@ def failures(program: Callable[[], int], folder: Path, every: int, fault: str) -
         if code not in ENDS[fault] or "Traceback" in said:
             yield f"With a fault at change {at} of {count} it ends with {code}:\n{said}"
         code, _, said = forked(program, folder)
-        if code or results(folder) != whole or (left := [*folder.rglob("*.tmp"), *folder.rglob("*.members.json")]):
+        left = [*folder.rglob("*.tmp"), *folder.rglob("*.members.json")]
+        if code or left or results(folder) != whole:
             yield f"Again after a fault at change {at} of {count} it ends with {code}, and leaves {left}:\n{said}"
     yield f"{len(range(1, count + 1, every))} faults at {count} changes."
 

@@ -1,5 +1,6 @@
-"""The sizes of tests: `make test` touches everything once but what takes many processes or long runs, `make test-more`
-has these and what varies it, `make test-long` the long forms.
+"""The sizes of tests: `make test` touches everything once, except what takes whole runs or whole pages.
+
+`make test-more` has these and what varies the others, `make test-long` the long forms.
 
 A test without a mark is in `make test`; `pytest.mark.more` and `pytest.mark.long` move it. `long` wins.
 """

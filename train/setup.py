@@ -84,7 +84,7 @@ class Setup:
         return state, remarks[0]
 
     def program(self, feed: Feed, compiling: Context = contextlib.nullcontext) -> StepProgram:
-        """Makes the program that takes the steps, with batches from a feed; it compiles within `compiling`."""
+        """Makes the program that takes the steps, with batches from a feed; see `StepProgram`."""
         return StepProgram(self.step, self.replicas, feed, self.timetable, compiling)
 
     @functools.cached_property

@@ -14,7 +14,7 @@ command continues a sweep that was stopped; with more values or seeds it extends
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from train import cli
@@ -24,7 +24,7 @@ EQUAL = ("parameters", "flops")  # the names in `matching.EQUAL`, which takes lo
 SEVERAL = {"action": "append", "default": []}
 
 
-def run(flags: argparse.Namespace, ended: Callable[[Path], None] = lambda path: None) -> int:
+def run(flags: argparse.Namespace, ended: Callable[[Sequence[Path]], None] = lambda paths: None) -> int:
     """Trains, prints or submits the runs that have not finished; see `sweeping.run`."""
     from train.grids import sweeping  # only here, so that --help answers at once
 

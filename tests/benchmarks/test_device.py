@@ -272,11 +272,13 @@ def device(*arguments):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=300)
 
 
+@pytest.mark.more
 def test_a_list_needs_no_device(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "none of these")
     assert "core, roof, bfloat16" in device("--list").stdout
 
 
+@pytest.mark.more
 def test_a_second_call_does_nothing(tmp_path, capsys):
     arguments = ("--tiny", "--only", "core, roof", "core, method, jax", f"--out={tmp_path}")
     assert program.main(arguments) == 0

@@ -27,6 +27,7 @@ def test_the_picture_of_the_digits_has_every_setting_of_their_file():
     assert set(measured) <= set(shown), "run the command in the docstring of analysis/pictures/intervals.py"
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("picture", ["recall", "trials"])
 def test_the_pictures_of_trials_have_every_mechanism_of_the_kept_table(picture):
     """The docstring of analysis/pictures/__main__.py has the command that draws them."""
@@ -36,6 +37,7 @@ def test_the_pictures_of_trials_have_every_mechanism_of_the_kept_table(picture):
     assert shown == re.findall("<!-- (.+) -->", style.svg(drawn))
 
 
+@pytest.mark.more
 def test_commands_begin_with_a_clone_where_there_is_an_address(monkeypatch):
     for where, shown in (("https://forge/one", True), ("", False)):
         monkeypatch.setattr(address, "ADDRESS", where)
@@ -60,6 +62,7 @@ def test_every_mark_is_written_and_begins_no_line(page):
     assert re.findall(r"^ *<!-- figures: .+? -->.+", text, re.MULTILINE) == []
 
 
+@pytest.mark.more
 def test_a_changed_figure_is_written_again_and_an_unknown_one_refused():
     page = "takes <!-- figures: longest neural MB -->9.999<!-- end --> MB"
     assert "9.999" not in figures.written(page)

@@ -49,7 +49,7 @@ def trained(monkeypatch):
 
     def run(flags, ended):
         for path in archive.work_directories(flags.workdir):
-            ended(path)
+            ended([path])
         return 0
 
     monkeypatch.setattr(replication.sweep, "run", run)

@@ -12,7 +12,7 @@ from tests.train.test_resume import killed
 from train import loading, main
 from train.run.training import TrainingRun
 
-pytestmark = pytest.mark.xdist_group(__name__)
+pytestmark = [pytest.mark.more, pytest.mark.xdist_group(__name__)]
 
 OPTIONS = {
     "train__patience": 2,
@@ -44,7 +44,6 @@ def test_it_ends_after_so_many_evaluations_with_all_its_metrics(ended):
     assert [line["step"] for line in record(ended) if line["split"] == "train"] == [4, 6]
 
 
-@pytest.mark.more
 def test_killed_and_started_again_it_ends_alike_and_then_stays_ended(ended, tmp_path, monkeypatch, capsys):
     command = arguments(tmp_path / "run", **OPTIONS)
     killed(5, monkeypatch, *command)
@@ -56,7 +55,6 @@ def test_killed_and_started_again_it_ends_alike_and_then_stays_ended(ended, tmp_
     assert_same(tmp_path / "run", ended)
 
 
-@pytest.mark.more
 def test_more_patience_lets_it_go_on(ended, tmp_path):
     shutil.copytree(ended, tmp_path / "run")
     assert main.main(arguments(tmp_path / "run", **OPTIONS | {"train__patience": 3})) == 0

@@ -20,7 +20,7 @@ from train.start import AnotherRun, Initial
 DISTILLED = (
     r"Distilled in 40 steps; squared error relative to the output's square: block_0/attention ([\d.]+) -> ([\d.]+)."
 )
-pytestmark = pytest.mark.xdist_group(__name__)
+pytestmark = [pytest.mark.more, pytest.mark.xdist_group(__name__)]
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,6 @@ def test_mistakes_are_said_before_anything_is_written(before, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.more
 def test_a_run_goes_on_without_the_run_that_it_started_from(before, tmp_path):
     source = tmp_path / "source"
     shutil.copytree(before, source)

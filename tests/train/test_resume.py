@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from tests.sizes import more
 from tests.storm import assert_same
 from tests.train.conftest import RESUMED, arguments, faulty, record
 from train import cli, evaluate, main
@@ -18,7 +17,7 @@ from train.run.training import TrainingRun
 from train.run.workdir import LOCK, claimed, read_config
 from train.setup import Setup
 
-pytestmark = pytest.mark.xdist_group(__name__)
+pytestmark = [pytest.mark.more, pytest.mark.xdist_group(__name__)]
 
 
 def said(capsys):
@@ -88,7 +87,6 @@ def test_best_is_the_last_highest_validation_accuracy_and_is_kept(uninterrupted)
     assert (uninterrupted / "checkpoints" / str(best["step"])).is_dir()
 
 
-@pytest.mark.more
 def test_an_epochs_line_averages_all_of_its_steps(uninterrupted, tmp_path):
     assert main.main(arguments(tmp_path / "run", **RESUMED, train__log_every="1 step")) == 0
     losses = [line["loss"] for line in record(tmp_path / "run") if line["split"] == "train"]
@@ -120,7 +118,7 @@ def test_another_config_is_refused_naming_the_fields(uninterrupted, capsys):
     assert "train.length" not in printed
 
 
-@pytest.mark.parametrize(("step", "split", "name"), [("best", "test", "best"), more("last", "validation", "final")])
+@pytest.mark.parametrize(("step", "split", "name"), [("best", "test", "best"), ("last", "validation", "final")])
 def test_evaluate_gets_the_same_numbers(uninterrupted, step, split, name):
     result = json.loads((uninterrupted / "result.json").read_text())
     at, metrics = evaluate.evaluate(uninterrupted, step, split)

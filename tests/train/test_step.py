@@ -69,6 +69,7 @@ def test_the_gradient_of_four_parts_is_that_of_the_whole_batch(tmp_path):
     assert apart < 1e-6 * optax.tree.norm(expected[0])
 
 
+@pytest.mark.more
 def test_the_loss_of_layers_trains_what_the_loss_of_the_task_does_not(tmp_path):
     """It is reported apart from the task's loss, and evaluation does not compute it."""
     task = small_tasks.task_of(small_tasks.config_of("gpt_pydoc", tmp_path, model__attention=INDEXER))

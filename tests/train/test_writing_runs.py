@@ -10,7 +10,6 @@ from PIL import Image
 
 from analysis.pictures import attention_maps
 from attention import UsageError
-from tests.sizes import once
 from tests.storm import assert_same
 from tests.train.conftest import arguments
 from train import evaluate, generate, loading, main, tasks, translate
@@ -23,7 +22,7 @@ from train.decode.translator import Translator
 from train.generation import translation_scores
 from train.generation.search import Search
 
-pytestmark = pytest.mark.xdist_group(__name__)
+pytestmark = [pytest.mark.more, pytest.mark.xdist_group(__name__)]
 
 TEXT = {"data__context": 16, "data__train_split": "train[:8]", "data__test_split": "test[:2]"}
 WRITTEN = {"data__validation_split": "validation[:40]", "data__test_split": "test[:40]", "data__translations": 5}
@@ -61,7 +60,6 @@ def refused(program, flags, capsys):
     return line
 
 
-@pytest.mark.more
 @pytest.mark.parametrize("name", ["gpt_pydoc", "translate_dates"])
 def test_kill_9_and_again_is_bit_identical(name, run_of, tmp_path, run_python, kill_9):
     """Packed windows, their cuts and masks, buckets, their order and what evaluations write included."""
@@ -131,7 +129,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("program", "name"), once(MISTAKES, [(generate, "gpt_pydoc"), (translate, "translate_dates")]))
+@pytest.mark.parametrize(("program", "name"), MISTAKES)
 def test_mistakes_are_one_sentence(program, name, run_of, capsys):
     for flags, message in MISTAKES[program, name]:
         assert message in refused(program, [f"--workdir={run_of(name)}", *flags], capsys)
@@ -188,7 +186,6 @@ def test_sentences_and_files_are_translated_alike(run_of, tmp_path, capsys):
     assert out.read_text(encoding="utf-8").split("\n") == ["", *[first, second] * 17, "", ""]
 
 
-@pytest.mark.more
 def test_the_command_translates_as_well_as_the_run_measured(run_of):
     translator = Translator.load(run_of("translate_dates"), "last")
     bitext = tasks.find("translation")(translator.config).corpus
@@ -221,7 +218,6 @@ def test_tokens_that_no_font_has_are_drawn_quietly_and_an_unknown_format_is_name
 # Captioning
 
 
-@pytest.mark.more
 def test_a_file_of_another_size_and_colour_is_described_as_its_image_is(run_of, tmp_path, capsys):
     image = Image.fromarray(captioned("test")[0][3, ..., 0])
     paths = [tmp_path / "same.png", tmp_path / "large.png"]
@@ -236,7 +232,6 @@ def test_a_file_of_another_size_and_colour_is_described_as_its_image_is(run_of, 
         assert capsys.readouterr().out.splitlines() == expected
 
 
-@pytest.mark.more
 def test_each_word_has_a_map_that_sums_to_one(run_of):
     (maps,) = attention_maps.of_captions(run_of("caption_digits"), [2])
     assert maps.looks.shape == (len(maps.words), 2, 5)

@@ -86,7 +86,7 @@ def obstacle(path: Path) -> str:
 
 
 def is_occupied(folder: Path) -> bool:
-    """Tells whether a folder's place is taken; files that a killed process has left half written do not count."""
+    """Tells whether a folder's place is taken; what a killed process has left half written does not count."""
     if not folder.is_dir():
         return folder.exists()
     return any(path.suffix != TEMPORARY for path in folder.iterdir())

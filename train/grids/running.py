@@ -139,17 +139,14 @@ def take_apart(place: Path, members: Sequence[Path]) -> list[Path]:
         write_json(member / "result.json", _divided(own, len(members)) | {"together": len(members)})  # written last
     with pool.log_of(place).open("a", encoding="utf-8") as log:
         log.write(f"The runs have been moved to folders of their own, the first of which is {members[0]}.\n")
-    _discard(place)
+    _remove(place.rename(place.with_name(place.name + TEMPORARY)))  # at once, so that what is left is known as such
     return diverged
 
 
-def _discard(place: Path) -> None:
-    """Removes the folder of a program whose runs have their own, at once, so that no part of it looks like a run."""
-    gone = place.with_name(place.name + TEMPORARY)
-    shutil.rmtree(gone, ignore_errors=True)  # a killed sweep may have left it
-    if place.exists():
-        shutil.rmtree(place.rename(gone))
-    _members_file(place).unlink()
+def _remove(gone: Path) -> None:
+    """Removes the renamed folder of a program whose runs have their own, and the list of these; another may as well."""
+    _members_file(gone.with_name(gone.name.removesuffix(TEMPORARY))).unlink(missing_ok=True)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _members_file(place: Path) -> Path:
@@ -173,25 +170,26 @@ def run_all(todo: Runs, jobs: int, most: int, directory: Path, ended_together: E
 
     There are `jobs` programs at a time (0 is one for each CPU), each of at most `most` runs.
     """
+    for gone in filter(Path.is_dir, (directory / FOLDER).glob(f"*{TEMPORARY}")):  # a killed sweep has left it
+        _remove(gone)
     for path in sorted((directory / FOLDER).glob(f"*.{MEMBERS}")):
         place = path.with_name(path.name.removesuffix(f".{MEMBERS}"))
         if pool.is_finished(place):
-            take_apart(place, [directory / member for member in read_json(path)["members"]])
-        elif not place.exists():
-            _discard(place)
+            members = read_json(path, f"remove it and {place}, whose runs are then trained again")["members"]
+            take_apart(place, [directory / member for member in members])
     left = {path: flags for path, flags in todo.items() if not pool.is_finished(path)}
     groups = group_runs(left, most, directory)
-    finished = {path: RunGroup(flags, (path,)) for path, flags in todo.items() if path not in left}
-    programs, outcomes = finished | groups, dict.fromkeys(todo, pool.STOPPED)
-    ended, board = list[Path](), Board(todo, directory)
+    finished = tuple(path for path in todo if path not in left)
+    programs = {path: RunGroup((), finished) for path in finished[:1]} | groups
+    outcomes, ended, board = dict.fromkeys(todo, pool.STOPPED), list[Path](), Board(todo, directory)
     jobs = max(1, min(len(pool.shares(jobs)), len(groups)))
-    several = f" in {counted(len(programs), 'program')}" if len(programs) < len(todo) else ""
+    several = f" in {counted(len(groups), 'program')}" if len(groups) < len(left) else ""
     first = pool.log_of(next(iter(programs)))
     print(f"Runs: {len(todo)}{several}, {jobs} at a time; each prints to a file such as {first}", flush=True)
 
     def say(place: Path, outcome: str, left: float) -> None:
         members = programs[place].members
-        diverged = take_apart(place, members) if len(members) > 1 and outcome == pool.FINISHED else []
+        diverged = take_apart(place, members) if place not in members and outcome == pool.FINISHED else []
         rest = f"; {duration_text(left)} left" if left > 0 else ""
         with board.below():
             outcomes.update({path: pool.DIVERGED if path in diverged else outcome for path in members})

@@ -160,9 +160,12 @@ def of_first(value: Any) -> Any:
     return exchange(value if is_first() else None)[0]
 
 
-def check_same(*given: Any) -> None:
-    """Raises a `SharedError` in all processes if one has other JSON values than the first; waits for all of them."""
-    digests = exchange(hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest())
+def check_same(config: Any, files: Any) -> None:
+    """Raises a `SharedError` in all processes if one has another config or other files than the first, as JSON.
+
+    It waits for all processes.
+    """
+    digests = exchange(hashlib.sha256(json.dumps([config, files], sort_keys=True).encode()).hexdigest())
     for index, digest in enumerate(digests):
         if digest != digests[0]:
             raise SharedError(

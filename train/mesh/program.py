@@ -23,7 +23,7 @@ class StepProgram:
     """The training steps of all replicas, compiled once for each shape of batches.
 
     One program serves every seed, rate, length and number of steps in a call, so a step gives the same bits however
-    calls are cut. It compiles within the context `compiling`.
+    calls are cut. It compiles within the context that `compiling` makes.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from tests.analysis.explore.looks import looks
 from tests.analysis.untrained import DATES, untrained
 from train.decode import trained
 
-pytestmark = pytest.mark.xdist_group(__name__)
+pytestmark = [pytest.mark.more, pytest.mark.xdist_group(__name__)]
 RUNS = {
     "gpt": {"config": "configs/gpt_pydoc.py", "model__attention": "delta|super", "data__context": 16},
     "words": {"config": "configs/gpt_pydoc.py", "data__tokeniser": "words(size=99)", "data__context": 16},
@@ -104,7 +104,6 @@ def test_a_language_model_says_what_it_expects_next(run, looked):
         assert [int(x) for x in re.findall(r" (\d+)%", text)] == pytest.approx(100 * np.sort(row)[::-1][:3], abs=0.51)
 
 
-@pytest.mark.more
 def test_a_page_of_translations_has_three_kinds_of_attention(run):
     found = extraction.of_run(run("dates"), extraction.Wanted(indices=(0,), step="last"))
     (look,) = found.examples

@@ -72,6 +72,7 @@ def test_a_translators_maps_are_its_alignment_and_what_each_side_looks_at(tmp_pa
     assert not np.triu(decoder.rollout[-1], 1).any()
 
 
+@pytest.mark.more
 def test_the_surface_of_a_run_is_that_of_its_parameters(runs):
     _, params = trained.load(runs / "gpt", "last")
     expected = surfaces.neural(Neural(hidden=(3,)), params["block_0"]["attention"]["score"], 1.0)

@@ -136,6 +136,7 @@ def test_interpreted_equals_xla_with_all_gradients_to_ten_digits(case, x64):
     assert_close(both_passes(interpreted, arrays, **options), both_passes(all_pairs, arrays, **options), 1e-10)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("units", [(2, 1), more((3, 2))])
 def test_in_parts_and_groups_equals_xla(units, monkeypatch, x64):
     """Tiles of several parts and products, computed in a loop, with values wider than a part."""

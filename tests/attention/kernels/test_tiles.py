@@ -69,6 +69,7 @@ def test_a_cpu_alone_reduces_in_lanes(monkeypatch):
     assert "optimization_barrier" not in program()
 
 
+@pytest.mark.more
 def test_second_derivatives_are_those_of_xla(x64):
     """Forward over reverse: the sums of the MLP have gradients of their own in the backward pass alone."""
     weights = CASES["neural"].weights()

@@ -60,6 +60,7 @@ def test_a_stdout_that_takes_no_more(tmp_path, lasting, sink, code, said):
     assert (tmp_path / "done").exists() == lasting
 
 
+@pytest.mark.more
 def test_a_run_goes_on_and_is_saved(tmp_path):
     command = arguments(tmp_path / "run", train__log_every="1 steps", train__length="4 steps")
     code, err = shell("closed pipe", sys.executable, "-m", "train.main", *command)

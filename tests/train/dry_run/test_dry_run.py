@@ -75,6 +75,7 @@ print(json.dumps([plan.argument_size_in_bytes, *(memory.bytes_a_device(x) for x 
 """
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", once(COMPILED, ["vit_digits"]))
 def test_a_compiled_step_says_what_it_takes(name, run_python, tmp_path):
     overrides, mesh, units = COMPILED[name]

@@ -36,7 +36,7 @@ def fail(*failing: int) -> None:
 
 def claim(*folders: Path, seed: int = 0) -> None:
     """Claims the folders, one inside the other."""
-    processes.check_same({"seed": seed})
+    processes.check_same({"seed": seed}, {"words.json": "[]"})
     if folders:
         with workdir.claimed(folders[0], {"seed": seed}, {"words.json": "[]"}):
             claim(*folders[1:])

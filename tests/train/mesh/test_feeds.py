@@ -35,6 +35,7 @@ def setup_of(name, tmp_path, **changes):
     return Setup.of(small_tasks.config_of(name, tmp_path, **changes))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ["vit_digits", more("gpt_pydoc"), more("mlm_pydoc"), more("classify_imdb")])
 def test_a_hundred_steps_are_the_same_wherever_the_data_live(name, tmp_path):
     """Losses agree to 1e-5 and parameters to 1e-4, since the two programs round differently.
@@ -63,6 +64,7 @@ def test_calls_give_the_same_bits_however_they_are_cut(tmp_path):
         assert losses == found[0][1]
 
 
+@pytest.mark.more
 def test_one_program_serves_every_seed_rate_length_and_count(tmp_path):
     """The compiled text is the same, so a cache serves all of them."""
     texts = set()

@@ -279,6 +279,7 @@ def assert_close(ours, theirs):
         np.testing.assert_allclose(ours[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.more
 def test_the_record_has_a_line_for_each_replica_as_its_own_run(pair, single):
     lines, alone = record(pair), record(single)
     assert [line["replica"] for line in lines] == [0, 1] * len(alone)
@@ -288,6 +289,7 @@ def test_the_record_has_a_line_for_each_replica_as_its_own_run(pair, single):
         assert_close(ours, theirs)
 
 
+@pytest.mark.more
 def test_the_result_holds_each_replicas_own(pair, single):
     replicas, alone = result_of(pair)["replicas"], result_of(single)
     assert [(own["replica"], own["seed"]) for own in replicas] == [(0, 3), (1, 4)]
@@ -316,11 +318,13 @@ def test_mean_and_spread():
     assert found["std"]["final"]["test"]["accuracy"] == pytest.approx((0.13 / 3) ** 0.5)
 
 
+@pytest.mark.more
 def test_every_replicas_best_checkpoint_is_kept_and_no_other(pair):
     best = {own["best_step"] for own in result_of(pair)["replicas"]}
     assert {int(p.name) for p in (pair / "checkpoints").iterdir() if p.name.isdigit()} == best | {12}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("step", ["best", more("last")])
 def test_evaluate_gets_the_same_numbers(pair, capsys, step):
     assert evaluate.main(["--workdir", str(pair), "--step", step]) == 0
@@ -434,6 +438,7 @@ def test_rates_are_trained_together_as_their_own_runs(pair, tmp_path):
             assert_close(ours["final"][split], metrics)
 
 
+@pytest.mark.more
 def test_what_is_not_supported_is_said_first(pair, tmp_path, monkeypatch, capsys):
     with pytest.raises(UsageError, match=r"data.buckets='12' gives batches of several lengths, which train.replicas"):
         trained(tmp_path / "run", "seq2seq_dates", train__replicas=2, data__buckets="12")

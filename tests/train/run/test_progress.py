@@ -116,6 +116,7 @@ def _read(descriptor):
         return b""
 
 
+@pytest.mark.more
 def test_a_file_gets_lines_and_the_results_name_everything(tmp_path, capsys):
     assert main.main(arguments(tmp_path / "run", optimizer__warmup="30 steps")) == 0
     printed = capsys.readouterr()
@@ -203,6 +204,7 @@ def test_a_best_step_that_is_the_last_is_said_once(best, lines):
     assert said[0].startswith("Test at the last step (20)")
 
 
+@pytest.mark.more
 def test_a_mechanism_of_the_users_that_is_not_finite_at_its_first_step_is_to_be_checked(tmp_path, capsys):
     file = tmp_path / "my.py"
     file.write_text(
