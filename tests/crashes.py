@@ -88,8 +88,8 @@ def failures(program: Callable[[], int], folder: Path, every: int, fault: str) -
     """Yields what went wrong after a fault at every so many changes, and in the end how many faults there were."""
     code, count, said = forked(program, folder)
     whole = results(folder)
-    if code or not whole:
-        yield f"Without a fault it ends with {code}:\n{said}"
+    if code or not whole or not count:
+        yield f"Without a fault it ends with {code}, after {count} changes:\n{said}"
     for at in range(1, count + 1, every):
         shutil.rmtree(folder, ignore_errors=True)
         code, _, said = forked(program, folder, at, fault)
