@@ -115,7 +115,7 @@ class EncoderDecoder(Transducer):
         longer = max(self.source_length, self.target_length)
         cross = config.attention_layers(longer, dtype, "cross_attention")
         self.decoder = config.blocks(self.target_length, dtype, "decoder_attention", cross)
-        if config.norm == "pre":
+        if config.norm != "post":
             self.encoder_norm = config.norm_layer(dtype)
             self.decoder_norm = config.norm_layer(dtype)
         if not config.tied_output:
@@ -131,7 +131,7 @@ class EncoderDecoder(Transducer):
         x = self.positions_source(self._embedded(source))
         x = self.dropout(mask.without_unreachable(x, source.shape[1], rank=4), train=train)
         x, _ = stack.run(self.encoder, x, mask, train, scan=self.config.scan)
-        x = self.encoder_norm(x) if self.config.norm == "pre" else x
+        x = self.encoder_norm(x) if self.config.norm != "post" else x
         return (x, source_lengths), None
 
     def start(self, source: Source, source_lengths: Int[Array, "B"] | None, max_length: int) -> Decoding:
@@ -149,7 +149,7 @@ class EncoderDecoder(Transducer):
         x = self.positions_target(self._scaled(look_up(self.embed_target, target)), first)
         x, mask = self.dropout(x, train=train), Mask(causal=True)
         x, state = stack.run(self.decoder, x, mask, train, state, source, source_mask, scan=self.config.scan)
-        x = self.decoder_norm(x) if self.config.norm == "pre" else x
+        x = self.decoder_norm(x) if self.config.norm != "post" else x
         tied = self.config.tied_output
         output = Output(x, self.embed_target.embedding, transposed=True) if tied else self.head.output(x)
         return dataclasses.replace(output, bias=self.head_bias) if self.config.output_bias else output, state

@@ -120,7 +120,7 @@ class MaskedLM(nn.Module):
         x = config.norm_layer(self.dtype, "norm_embedding")(x)
         x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
         x, _ = stack.run(config.blocks(self.length, self.dtype), x, mask, train, scan=config.scan)
-        x = config.norm_layer(self.dtype, "norm")(x) if config.norm == "pre" else x
+        x = config.norm_layer(self.dtype, "norm")(x) if config.norm != "post" else x
         return Head(config, self.dtype, name="head")(x, embed)
 
     def _typed(self, x: Float[Array, "B L D"], types: Int[Array, "B L"] | None) -> Float[Array, "B L D"]:

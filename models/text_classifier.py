@@ -100,7 +100,7 @@ class TextClassifier(nn.Module):
         x = Dropout(config.embedding_dropout, name="dropout_embedding")(x, train=train)
         blocks = config.blocks(config.tokens(self.length), self.dtype)
         x, _ = stack.run(blocks, x, mask, train, scan=config.scan)
-        x = config.norm_layer(self.dtype, "norm")(x) if config.norm == "pre" else x
+        x = config.norm_layer(self.dtype, "norm")(x) if config.norm != "post" else x
         pooled = x[:, 0] if config.pool == "class_token" else mean_of_real(x, lengths)
         return self._classified(pooled, train).astype(jnp.float32)
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 from attention import UsageError
 from models.captioner import CaptionerConfig
@@ -68,6 +69,14 @@ def test_dropout_is_off_in_evaluation_and_keyed_in_training(family, place):
     chex.assert_trees_all_equal(apply(model, params, *inputs), apply(build(family)[0], params, *inputs))
     chex.assert_trees_all_equal(train(0), train(0))
     assert jnp.abs(train(0) - train(1)).max() > 1e-3
+
+
+@pytest.mark.parametrize("family", [name for name, (config, *_) in FAMILIES.items() if hasattr(config, "norm")])
+def test_a_sandwich_is_pre_with_norms_of_what_layers_give(family):
+    """The sum of the layers has a norm after it in both, so no head reads it as it is."""
+    pre, sandwich = (set(flatten_dict(build(family, norm=norm)[1], sep="/")) for norm in ("pre", "sandwich"))
+    assert pre < sandwich
+    assert {path.split("/")[-2][-4:] for path in sandwich - pre} == {"_out"}
 
 
 @pytest.mark.parametrize("family", once(FAMILIES, ["vit", "seq2seq"]))
