@@ -48,6 +48,10 @@ class Patches(Checked):
         return vit.patches(images, self.patch).astype(dtype)
 
 
+class _Network(cnn.CNNConfig):
+    PATH: ClassVar[str] = Checked.PATH  # a captioner's config has no such fields; they are options
+
+
 @dataclasses.dataclass(frozen=True)
 class Convolutions(Checked):
     """The map of a network of convolutions, with a token at each position; see `models.cnn`.
@@ -71,7 +75,7 @@ class Convolutions(Checked):
 
     def __post_init__(self):
         super().__post_init__()
-        vars(self)["network"] = cnn.CNNConfig(**dataclasses.asdict(self))
+        vars(self)["network"] = _Network(**dataclasses.asdict(self))
 
     def grid(self, image_shape: Shape) -> tuple[int, int]:
         """Counts the rows and columns of the last stage's map."""

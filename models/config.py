@@ -42,7 +42,7 @@ class ModelConfig(Checked):
 
     @property
     def has_own_loss(self) -> bool:
-        """Whether layers have losses of their own in training; see `models.layers.own_losses`."""
+        """Whether layers have losses of their own in training; see `models.layers.MultiHeadAttention`."""
         return False
 
     def code(self) -> dict[str, str]:

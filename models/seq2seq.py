@@ -17,7 +17,6 @@ from jax.nn import initializers
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-import attention
 from attention import operations
 from attention.forms import Tokens
 from attention.mask import Mask
@@ -26,6 +25,7 @@ from attention.options import Options
 from attention.parameters import Sizes
 from attention.score import Mixer
 from attention.scores.dot import DotProduct
+from attention.scores.location import Location
 from attention.scores.luong import Bilinear
 from attention.scores.pairwise import Additive
 from attention.types import Count, Names, Rate, Share
@@ -46,17 +46,15 @@ class Variant(NamedTuple):
 
     Attributes:
       source: The publication that defines it.
-      score: The score; None if a layer on the query alone gives the weights, or if there is no attention.
+      score: The score; None if there is no attention, and the context is always the encoder's last state.
       encoder_only: Whether queries and keys are the source's embeddings instead of decoder and encoder states.
       projected: Whether queries, keys and values go through weight matrices.
-      fixed: Whether the context is always the encoder's last state, without attention.
     """
 
     source: str
     score: Mixer | None
     encoder_only: bool = False
     projected: bool = False
-    fixed: bool = False
 
 
 VARIANTS = {
@@ -64,12 +62,12 @@ VARIANTS = {
     "qkv": Variant("Wikipedia variant 2", DotProduct(), projected=True),
     "encoder_dot": Variant("Wikipedia variant 3", DotProduct(scale=1.0), encoder_only=True),
     "encoder_qkv": Variant("Wikipedia variant 4", DotProduct(), encoder_only=True, projected=True),
-    "location": Variant("Wikipedia variant 5; Luong et al. 2015, eq. 9", None),
+    "location": Variant("Wikipedia variant 5; Luong et al. 2015, eq. 9", Location()),
     "additive": Variant("Bahdanau et al. 2014, appendix A.1.2", Additive()),
     "luong_dot": Variant("Luong et al. 2015, eq. 8", DotProduct(scale=1.0)),
     "luong_general": Variant("Luong et al. 2015, eq. 8", Bilinear()),
     "luong_concat": Variant("Luong et al. 2015, eq. 8", Additive()),
-    "fixed": Variant("Cho et al. 2014, §2.2: one vector of fixed length", None, fixed=True),
+    "fixed": Variant("Cho et al. 2014, §2.2: one vector of fixed length", None),
 }
 
 
@@ -104,10 +102,10 @@ class Seq2SeqConfig(ModelConfig):
         compared = self.embedding if variant.encoder_only else hidden
         cost = operations.linear(source, self.embedding + hidden, gates * hidden)
         cost += operations.linear(target, self.embedding + 2 * hidden, gates * hidden)
-        if variant.score is None and not variant.fixed:
+        if isinstance(variant.score, Location):
             cost += operations.linear(target, self.embedding + hidden, source)
             cost += Cost(2 * target * source * hidden, target * source * operations.SOFTMAX_FLOPS)
-        if variant.score is not None:
+        elif variant.score is not None:
             width = hidden if variant.projected else compared
             cost += variant.score.cost(Sizes(width, 1, width, source), target, source)
             wider = hidden - width  # values are H wide, whatever the width of queries and keys
@@ -165,11 +163,11 @@ class Coefficients(nn.Module):
         if self.variant.projected:
             projections = (Dense((1, hidden), bias=False, dtype=self.dtype) for _ in range(3))
             self.to_query, self.to_key, self.to_value = projections
-        if score is None and not self.variant.fixed:
+        if isinstance(score, Location):
             width = self.config.embedding + hidden
-            self.kernel = self.param("kernel", initializers.lecun_normal(), (width, self.length))
-            self.bias = self.param("bias", initializers.zeros, (self.length,))
-        if score is not None:
+            kernel = self.param("kernel", initializers.lecun_normal(), (width, self.length))
+            self.learned = {"rows": kernel.T, "bias": self.param("bias", initializers.zeros, (self.length,))}
+        elif score is not None:
             declared = score.arrays(Sizes(hidden, 1, hidden, self.length))
             self.learned = {name: self.param(name, p.init, p.shape, jnp.float32) for name, p in declared.items()}
 
@@ -182,7 +180,7 @@ class Coefficients(nn.Module):
         # Recurrent states are float32; attention converts them to the compute dtype.
         embedded, states = (jnp.where(real, x, 0).astype(self.dtype) for x in (embedded, states))
         compared, key = embedded if variant.encoder_only else states, None
-        if variant.score is not None:
+        if variant.score is not None and variant.score.traits.reads_key:
             key = self.to_key(compared) if variant.projected else compared[:, :, None]
             key = variant.score.prepare_key(dict(self.learned), key, Tokens(0, compared))
         value = self.to_value(states) if variant.projected else states[:, :, None]
@@ -193,22 +191,16 @@ class Coefficients(nn.Module):
     ) -> tuple[Float[Array, "B H"], Float[Array, "B S"]]:
         """Computes the context c_i and the weights w_i."""
         variant = self.variant
-        if variant.fixed:
+        if variant.score is None:
             last = memory.lengths - 1
             context = jnp.take_along_axis(memory.value[:, :, 0], last[:, None, None], axis=1)
             return context[:, 0], jax.nn.one_hot(last, memory.value.shape[1], dtype=memory.value.dtype)
-        mask = Mask(key_lengths=memory.lengths)
-        source = query = self._query(token, state, memory)[:, None].astype(self.dtype)
-        if variant.score is None:
-            query = query[:, :, None]
-            options = {"mask": mask, "return_weights": True}
-            out, weights = attention.location_attention(query, memory.value, self.kernel, self.bias, **options)
-        else:
-            query = self.to_query(query) if variant.projected else query[:, :, None]
-            learned = dict(self.learned)  # Linen has frozen it
-            query = variant.score.prepare_query(learned, query, Tokens(state.position, source))
-            options = Options(mask, return_weights=True)
-            out, weights = variant.score.attend(learned, query, memory.key, memory.value, options)
+        source = self._query(token, state, memory)[:, None].astype(self.dtype)
+        query = self.to_query(source) if variant.projected else source[:, :, None]
+        learned = dict(self.learned)  # Linen has frozen it
+        query = variant.score.prepare_query(learned, query, Tokens(state.position, source))
+        options = Options(Mask(key_lengths=memory.lengths), return_weights=True)
+        out, weights = variant.score.attend(learned, query, memory.key, memory.value, options)
         return out[:, 0, 0], weights[:, 0, 0]
 
     def _query(self, token: jax.Array, state: State, memory: Memory) -> jax.Array:
@@ -216,7 +208,7 @@ class Coefficients(nn.Module):
 
         Wikipedia does not say which of the encoder's queries belongs to target position i; here it is the i-th.
         """
-        if self.variant.score is None:
+        if isinstance(self.variant.score, Location):
             return jnp.concatenate([token, state.hidden], axis=-1)
         if memory.query is None:
             return state.hidden

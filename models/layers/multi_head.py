@@ -14,7 +14,6 @@ from attention.parameters import Params
 from attention.score import Mixer
 from models.layers.attention_weights import collect, is_collected
 from models.layers.cache import Cache, PreparedSource
-from models.layers.own_losses import COLLECTION, NAME
 from models.layers.pieces import AttentionPieces, Pieces
 
 
@@ -224,8 +223,8 @@ class MultiHeadAttention(AttentionPieces):
             layer=self.layer,
             depth=self.depth,
         )
-        if score.traits.own_loss and is_collected(self, COLLECTION):
-            collect(self, COLLECTION, NAME, score.own_loss(params, query, key, options))
+        if score.traits.own_loss and is_collected(self, "own_losses"):
+            collect(self, "own_losses", "own_loss", score.own_loss(params, query, key, options))
         out = score.attend(params, query, key, value, options)
         if not options.return_weights:
             return out

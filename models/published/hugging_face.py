@@ -101,7 +101,7 @@ def read_weights(source: str) -> Arrays:
 
 
 def write(folder: Path, documents: Mapping[str, dict[str, Any]], weights: Arrays, texts: Mapping[str, str]) -> None:
-    """Writes a folder that `transformers` loads.
+    """Writes a folder that `transformers` loads: all of its files, or none.
 
     Args:
       folder: The folder, which is created if needed.
@@ -110,32 +110,18 @@ def write(folder: Path, documents: Mapping[str, dict[str, Any]], weights: Arrays
       texts: Other files by name.
 
     Raises:
-      UsageError: the folder holds a model already, or cannot be written.
+      UsageError: the folder has one of the files already, or cannot be written.
     """
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     contiguous = {name: np.ascontiguousarray(array) for name, array in weights.items()}
     dumped = {name: json.dumps(content, ensure_ascii=False, indent=2) + "\n" for name, content in documents.items()}
-    writers: dict[str, Callable[[Path], object]] = {
+    files: dict[str, Callable[[Path], object]] = {
         name: lambda path, text=text: path.write_text(text, encoding="utf-8")
         for name, text in (dumped | dict(texts)).items()
     }
-    writers[SAFETENSORS] = lambda path: save_file(contiguous, path, metadata={"format": "pt"})
-    write_files(folder, writers)
-
-
-def write_files(folder: Path, files: Mapping[str, Callable[[Path], object]]) -> None:
-    """Writes new files into a folder, all or none.
-
-    Args:
-      folder: The folder, which is created if needed.
-      files: A function for each file name, which writes the file to a path.
-
-    Raises:
-      UsageError: the folder has one of the files already, or cannot be written.
-    """
-    from safetensors import SafetensorError
-
+    files[SAFETENSORS] = lambda path: save_file(contiguous, path, metadata={"format": "pt"})
     for name in files:
         if os.path.lexists(folder / name):  # even a broken link
             raise UsageError(f"The folder {folder} has a {name} already; choose another.")

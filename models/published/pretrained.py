@@ -100,12 +100,14 @@ class Described:
     """A checkpoint's architecture in terms of our configs.
 
     Attributes:
+      architecture: The entry of the table.
       fields: The fields of our model's config that the checkpoint determines, and the rates of dropout.
       vocabulary: Size of the vocabulary, in Marian and T5 of source and target; in ViT the number of classes.
       length: ℓ, the longest sequence that the model supports; in ViT the number of tokens.
       special: In Marian and T5 the ids of `pad`, `start` (the decoder's first token) and `end`.
     """
 
+    architecture: Architecture
     fields: dict[str, Any]
     vocabulary: int
     length: int
@@ -145,13 +147,14 @@ def describe(source: str, architectures: Sequence[Architecture] = ARCHITECTURES)
         raise UsageError(f"The config.json of {source} has an invalid value ({error!r}).") from error
     length = theirs[architecture.length] - architecture.unused_positions(fields)
     special = {token: theirs[name] for token, name in architecture.special.items()}
-    return Described(fields, theirs[architecture.vocabulary], length, special)
+    return Described(architecture, fields, theirs[architecture.vocabulary], length, special)
 
 
 def _fields(source: str, architecture: Architecture, theirs: Mapping[str, Any]) -> dict[str, Any]:
     """Reads our fields of a `config.json`."""
     ours = architecture.fields | architecture.dropouts
-    fields = architecture.fixed | {field: theirs[name] for field, name in ours.items()} | architecture.read(theirs)
+    fields = dict.fromkeys(architecture.config.STACKS, "dot_product") | architecture.fixed
+    fields |= {field: theirs[name] for field, name in ours.items()} | architecture.read(theirs)
     activation = fields["activation"]
     if activation not in ACTIVATIONS | OTHER_NAMES:
         name = architecture.fields.get("activation", "hidden_act")
@@ -176,7 +179,7 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
     Raises:
       UsageError: the checkpoint cannot be read, is of another architecture, or is incomplete.
     """
-    architecture = _architecture_of(source, config)
+    architecture = describe(source, architectures_of(config)).architecture
     fresh = traverse_util.flatten_dict(params, sep="/")
     length = max(0, _positions(fresh) - architecture.unused_positions(vars(config)))
     there = check_fit(source, config, _outputs(fresh), length)
@@ -217,12 +220,11 @@ def load(source: str, config: TransformerConfig, params: Params) -> tuple[dict[s
 
 def original(source: str, config: TransformerConfig) -> TransformerConfig:
     """Replaces the mechanisms of a model's config by those of a checkpoint."""
-    return _mechanisms_of(describe(source, (_architecture_of(source, config),)), config)
+    return _mechanisms_of(describe(source, architectures_of(config)), config)
 
 
 def _mechanisms_of(described: Described, config: TransformerConfig) -> TransformerConfig:
-    specs = {spec: described.fields.get(spec, "dot_product") for spec in config.STACKS}
-    return dataclasses.replace(config, **specs)
+    return dataclasses.replace(config, **{spec: described.fields[spec] for spec in config.STACKS})
 
 
 def export(
@@ -280,8 +282,8 @@ def check_fit(
     Raises:
       UsageError: they differ; the error gives both values of every difference. Or see `describe`.
     """
-    architecture = _architecture_of(source, config)
     described = describe(source, architectures_of(config))
+    architecture = described.architecture
     compared = described.fields.keys() - architecture.dropouts.keys() - config.STACKS.keys()
     compared = sorted(field for field in compared if _matters(field, config))
     pairs = {f"model.{field}": (getattr(config, field), described.fields[field]) for field in compared}
@@ -297,13 +299,6 @@ def check_fit(
     if wrong:
         raise UsageError(f"The model does not fit {source}: {'; '.join(wrong)}.")
     return described
-
-
-def _architecture_of(source: str, config: TransformerConfig) -> Architecture:
-    """Finds a checkpoint's architecture among those of a model; by default the first."""
-    known = architectures_of(config)
-    kind = hugging_face.read_config(source).get("model_type") if len(known) > 1 else None
-    return next((architecture for architecture in known if architecture.model_type == kind), known[0])
 
 
 def architectures_of(config: Any) -> list[Architecture]:
@@ -361,8 +356,7 @@ def _matters(field: str, config: TransformerConfig) -> bool:
 
 def _differences(architecture: Architecture, config: TransformerConfig, flat: Mapping[str, np.ndarray]) -> list[str]:
     """Lists how a model differs from what it would be after an export as an architecture."""
-    theirs = dict.fromkeys(config.STACKS, "dot_product")
-    theirs |= _fields("The model", architecture, _config_json(architecture, config))
+    theirs = _fields("The model", architecture, _config_json(architecture, config))
     compared = theirs.keys() - architecture.dropouts.keys()
     ours = {field: getattr(config, field) for field in sorted(compared) if _matters(field, config)}
     for spec, depth in config.STACKS.items():

@@ -204,18 +204,6 @@ def test_nan_in_padded_tokens_reaches_nothing(x64, spec, implementation):
     chex.assert_trees_all_close(found, outcome(spec, implementation, mask, x), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("spec", ["neural", "super", "delta", "forgetting"])
-def test_an_array_is_a_mask_too_or_one_sentence_says_what_to_give(spec):
-    module, causal = layer(spec), jnp.tril(jnp.ones((1, 1, LENGTH, LENGTH), bool))
-    params = {"params": params_of(module)}
-    if spec == "neural":
-        expected = apply(module, params, tokens(), mask=Mask(causal=True))
-        chex.assert_trees_all_close(apply(module, params, tokens(), mask=causal), expected, atol=1e-5)
-    else:
-        with pytest.raises(UsageError, match=r"Mask\(causal=True\)|causal mask"):
-            apply(module, params, tokens(), mask=causal)
-
-
 def test_a_full_cache_says_so():
     module = layer("dot_product")
     params, cache = {"params": params_of(module)}, module.init_cache(2, 4, WIDTH)

@@ -1,14 +1,10 @@
-"""The gated delta rule and Mamba-2's state space against transformers': outputs, and states after the last token."""
+"""Layers of the gated delta rule and of Mamba-2's state space against transformers': whole, and with a cache."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import attention
 from attention import Mask
-from attention.parameters import Sizes
-from attention.recurrences.gated import GatedDelta
-from attention.recurrences.selective import StateSpace
 from models.layers.multi_head import MultiHeadAttention
 from tests.parity.close import WHY, assert_close, torch, transformers
 
@@ -16,72 +12,7 @@ qwen = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next",
 mamba = pytest.importorskip("transformers.models.mamba2.modeling_mamba2", reason=WHY)
 
 BATCH, LENGTH, HEADS, HEAD, MODEL, FIRST = 2, 11, 3, 8, 5, 6
-SIZES = Sizes(MODEL, HEADS, HEAD, LENGTH)
 TAPS = ("taps", "taps_bias")
-
-
-def arrays(score):
-    """Params, the layer's inputs, and queries, keys and values."""
-    draw = np.random.default_rng(0).normal
-    params = {name: draw(size=p.shape).astype(np.float32) for name, p in score.parameters(SIZES).items()}
-    heads = draw(size=(3, BATCH, LENGTH, HEADS, HEAD)).astype(np.float32)
-    return params, draw(size=(BATCH, LENGTH, MODEL)).astype(np.float32), heads
-
-
-def ours(score, params, source, heads):
-    """The outputs of each implementation of the whole, and output and state of two parts after each other."""
-    params = {name: jnp.asarray(x) for name, x in params.items()}
-    options = {"source": jnp.asarray(source), "mask": Mask(causal=True)}
-    whole = [
-        attention.attend(score, params, *map(jnp.asarray, heads), implementation=name, **options)
-        for name in ("reference", "chunked")
-    ]
-    state, outs = score.start(SIZES, (BATCH,), jnp.float32), []
-    for part in (slice(0, FIRST), slice(FIRST, LENGTH)):
-        query, key, value = (jnp.asarray(x[:, part]) for x in heads)
-        gates = score.gates(params, jnp.asarray(source[:, part]))
-        out, state = score.advance(params, query, (key, gates), value, state, Mask(causal=True))
-        outs.append(out)
-    return [*whole, jnp.concatenate(outs, axis=1)], state
-
-
-def assert_same(family, outs, state, their_out, their_state):
-    for found, expected in (*((out, their_out) for out in outs), (state, their_state)):
-        assert_close(found, expected, family, what="layer")
-
-
-@pytest.mark.parametrize("rule", ["torch_recurrent_gated_delta_rule", "torch_chunk_gated_delta_rule"])
-def test_the_gated_delta_rule_is_qwen3_nexts(rule):
-    """Which divides queries by √H; a norm of the output follows there, to which it is all one."""
-    params, source, heads = arrays(GatedDelta())
-    amount = torch.nn.functional.softplus(torch.tensor(source @ params["forget_kernel"] + params["forget_bias"]))
-    decay = -torch.exp(torch.tensor(params["forget_rate"])) * amount
-    strength = torch.sigmoid(torch.tensor(source @ params["strength_kernel"]))
-    query, key, value = (torch.tensor(x) for x in heads)
-    phi = torch.nn.functional.silu
-    options = {"use_qk_l2norm_in_kernel": True, "output_final_state": True}
-    out, state = getattr(qwen, rule)(phi(query), phi(key), value, decay, strength, **options)
-    found = ours(GatedDelta(), params, source, heads)
-    assert_same("Qwen3Next", *found, out.numpy() * HEAD**0.5, state.numpy().swapaxes(-1, -2))
-
-
-def test_the_state_space_is_mamba_2s():
-    params, source, heads = arrays(StateSpace())
-    steps, rate = torch.tensor(source @ params["step_kernel"]), -torch.exp(torch.tensor(params["forget_rate"]))
-    (read, write, value), bias = (torch.tensor(x) for x in heads), torch.tensor(params["step_bias"])
-    options = {"dt_bias": bias, "dt_softplus": True}
-    out, state = mamba.mamba2_chunk_scan(
-        value, steps, rate, write, read, chunk_size=4, return_final_states=True, **options
-    )
-    found = ours(StateSpace(), params, source, heads)
-    assert_same("Mamba2", *found, out.numpy(), state.numpy())
-    state = torch.zeros(BATCH, HEADS, HEAD, HEAD)
-    rates, options["dt_bias"] = rate[:, None, None].expand(HEADS, HEAD, HEAD), bias[:, None].expand(HEADS, HEAD)
-    step = lambda t: mamba.mamba2_selective_state_update(  # noqa: E731
-        state, value[:, t], steps[:, t, :, None].expand(BATCH, HEADS, HEAD), rates, write[:, t], read[:, t], **options
-    )
-    outs = [step(t) for t in range(LENGTH)]
-    assert_same("Mamba2", *found, torch.stack(outs, 1).numpy(), state.numpy())
 
 
 def drawn(module):

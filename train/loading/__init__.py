@@ -155,7 +155,7 @@ def _source(config: ConfigDict, field: str) -> str:
             raise UsageError(f"train.init_from={directory!r} is a run without model.{field}; name the mechanisms.")
         return spec
     if source := config.model.get("pretrained"):
-        return pretrained.describe(source).fields.get(field, "dot_product")
+        return pretrained.describe(source).fields[field]
     raise UsageError(
         f"model.{field}={config.model[field]!r} keeps the mechanisms of loaded weights; set model.pretrained or "
         "train.init_from, or name a mechanism."

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from attention.defining import files
 from attention.errors import UsageError, listed
 from attention.operations import Cost
-from models.layers.own_losses import with_own_loss
 from models.published import pretrained
 from models.surgery import low_rank
 from models.surgery.low_rank import Lora
@@ -106,7 +105,8 @@ class Task:
         options = {"train": key is not None, "rngs": None if key is None else {"dropout": key}, "method": method}
         if key is None or not self.model.config.has_own_loss:
             return self.model.apply(*given, **options), {}
-        return with_own_loss(self.model, *given, **options)
+        output, kept = self.model.apply(*given, mutable="own_losses", **options)
+        return output, {"own_loss": sum(jax.tree.leaves(kept))}
 
     def train_batches(self, process_index: int, process_count: int, replica: int = 0) -> BatchIterator:
         """Yields shuffled batches without end, for the seed `config.seed + replica`; see `Examples`."""
