@@ -215,7 +215,7 @@ def _check_fresh(config: Config, exchanged_fresh: bool, params: Params) -> None:
     pattern = config.train.fresh
     if not pattern:
         return
-    if not (config.train.init_from or getattr(config.model, "pretrained", "")):
+    if not (config.train.init_from or config.model.pretrained):
         raise UsageError(
             f"train.fresh={pattern!r} is for a model whose weights are loaded; set model.pretrained or train.init_from."
         )
