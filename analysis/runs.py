@@ -128,7 +128,15 @@ def find(places: Sequence[Path]) -> Found:
     Raises:
       UsageError: See `archive.find`; or two runs have the same settings and seed.
     """
-    finished = archive.find(places)
+    return of(archive.find(places))
+
+
+def of(finished: archive.Finished) -> Found:
+    """Groups finished runs by their settings.
+
+    Raises:
+      UsageError: Two runs have the same settings and seed.
+    """
     grouped = group([run for entry in finished.entries for run in _runs(entry, finished.asked)], finished.asked)
     return dataclasses.replace(grouped, sweeps=tuple(finished.sweeps), left_out=tuple(finished.left_out))
 

@@ -62,9 +62,15 @@ CACHED = (  # the rows of the table of decode caches
 
 @functools.cache
 def load(name: str) -> Any:
-    """Reads a file of `benchmarks/results` or of `docs/replication`."""
+    """Reads a file of `benchmarks/results`."""
     file = ROOT / f"benchmarks/results/{name}{'' if name.endswith(('_tpu', '_gpu')) else '_cpu'}.json"
-    return json.loads((file if file.is_file() else KEPT / f"{name}.json").read_text(encoding="utf-8"))
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def studied(name: str) -> Any:
+    """Reads a file of `docs/replication`, where a study may have the name of a file of `benchmarks/results`."""
+    return json.loads((KEPT / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def tables() -> Iterator[tuple[str, Callable[[], str]]]:
@@ -107,8 +113,8 @@ def tables() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "pods", lambda: pods.table(load("pods")["rows"])
     yield "precision", lambda: precision.markdown(load("precision")["reached"])
     yield "inference", lambda: inference.table(load("inference")["rows"] + load("inference_cifar100")["rows"])
-    yield "flops settings", lambda: flops.settings_table(load("flops")["settings"])
-    yield "flops averages", lambda: flops.averages_table(load("flops")["averages"])
+    yield "flops settings", lambda: flops.settings_table(studied("flops")["settings"])
+    yield "flops averages", lambda: flops.averages_table(studied("flops")["averages"])
     for table in (digits.TABLE, manual.TABLE):
         yield table.name, lambda table=table: table.markdown(load(table.name)["runs"])
     for name in translations.SETS:
@@ -170,7 +176,7 @@ def numbers() -> Iterator[tuple[str, str]]:
     yield "digits neural lead", lead_on_digits("neural")
     lead = ledger.judged("cifar100_neural")["d' = 2 in the first layer"].number(METRICS["accuracy"])
     yield "cifar100 lead", str(lead)
-    most = load("wikitext2_mlm")["runs"][0]["results"][0]["baselines"]["most_frequent_accuracy"]
+    most = studied("wikitext2_mlm")["runs"][0]["results"][0]["baselines"]["most_frequent_accuracy"]
     yield "mlm most frequent", f"{100 * most:.2f} %"
     captions = load("caption_digits")["runs"][0]["results"][0]
     yield "captions best", f"{100 * captions['best']['test']['exact_match']:.1f} %"
@@ -411,7 +417,7 @@ def of_inference() -> Iterator[tuple[str, str]]:
 
 def of_operations() -> Iterator[tuple[str, str]]:
     """Yields by how much standard exceeds Efficient Attention at the papers' sizes."""
-    ratios = [row["excess"] for row in load("flops")["settings"].values()]
+    ratios = [row["excess"] for row in studied("flops")["settings"].values()]
     counted = [100 * row[count] for row in ratios for count in ("analytic", "compiled")]
     yield "flops excess", f"{min(counted):.0f} to {max(counted):.0f} %"
 

@@ -1,4 +1,4 @@
-"""Studies at the papers' sizes, for one GPU: declared in `declarations`, and not trained yet.
+"""Studies at the papers' sizes, for one GPU: declared in `declarations` before anything was trained.
 
 `hours` are those of a GPU such as an H100, predicted from the operations of a step and the number of seeds in one
 program. `python -m studies.replication --only mnist_full --seconds=540` trains a part of a study at a time. Images are

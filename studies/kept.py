@@ -35,7 +35,7 @@ def keep(folder: Path) -> tuple[int, int]:
     trials = _merged(before.trials, _finished(folder, f"{tuning.FOLDER}/*/*"))
     sweeps = [read_json(folder / grid.FILE)] if (folder / grid.FILE).is_file() else before.sweeps
     now = Finished(runs_of, sweeps, trials=trials)
-    if (runs_of or trials) and now != dataclasses.replace(before, left_out=()):
+    if (runs_of or trials) and now != before:
         KEPT.mkdir(parents=True, exist_ok=True)
         archive.write(now, place(folder.name))
     return len(runs_of), len(trials)
@@ -54,4 +54,5 @@ def _merged(before: Iterable[Entry], now: Iterable[Entry]) -> list[Entry]:
 
 def find(name: str) -> Found | None:
     """Groups the archived runs of a study; None if there are none."""
-    return found_runs.find([place(name)]) if read(name).entries else None
+    finished = read(name)
+    return found_runs.of(finished) if finished.entries else None

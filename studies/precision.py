@@ -14,10 +14,12 @@ from pathlib import Path
 
 from analysis import measurements
 from analysis.tables import plain_markdown
+from attention.errors import UsageError
 from studies import runs
 from train import cli
 from train.cli.files import write_json
 from train.config.schema import PRECISIONS
+from train.grids import pool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +62,11 @@ def main(flags: argparse.Namespace) -> None:
 
 
 def measured(folder: Path, seeds: range) -> dict[str, dict[str, list[float]]]:
-    """Trains with each seed, and collects the metric's values by training and precision."""
+    """Trains with each seed, and collects the metric's values by training and precision.
+
+    Raises:
+      UsageError: A run has not finished.
+    """
     places = {
         (name, precision, seed): folder / f"{name}-{precision}-{seed}"
         for name in TRAININGS
@@ -79,7 +85,10 @@ def measured(folder: Path, seeds: range) -> dict[str, dict[str, list[float]]]:
     runs.train_all(todo, lambda result: f"{result['seconds']:.0f} s")
     reached: dict[str, dict[str, list[float]]] = {name: {kind: [] for kind in PRECISIONS} for name in TRAININGS}
     for (name, precision, _), place in places.items():
-        reached[name][precision].append(runs.result(place)["final"]["test"][TRAININGS[name].metric])
+        result = runs.result(place)
+        if result is None:
+            raise UsageError(f"{place} has not finished; see {pool.log_of(place)}, then give the same command again.")
+        reached[name][precision].append(result["final"]["test"][TRAININGS[name].metric])
     return reached
 
 
