@@ -10,6 +10,7 @@ import argparse
 import collections
 import functools
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -44,12 +45,13 @@ from benchmarks.device import report as device
 from benchmarks.device import worker
 from benchmarks.peers import agreement
 from docs import address, choices, families
-from studies import declared, digits, ledger, manual, precision, replication, runs, translations
+from studies import declared, digits, ledger, manual, precision, replication, translations
 from train import cli, mechanisms
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("**/*.md")))
 KEPT = ROOT / "docs/replication"
+FIGURE = re.compile(r"(?P<mark><!-- figures: (?P<name>.+?) -->)(?s:.*?)<!-- end -->")
 H200 = ROOT / "benchmarks/results/device_h200.json"
 NEURAL = "neural(dim=2), pallas"
 CACHED = (  # the rows of the table of decode caches
@@ -446,12 +448,13 @@ def written(text: str) -> str:
       UsageError: A mark names a figure that does not exist.
     """
 
-    def figure(name: str) -> str:
-        if name not in figures():
-            raise unknown("figure", name, figures())
-        return figures()[name]()
+    def between(match: re.Match[str]) -> str:
+        if match["name"] not in figures():
+            raise unknown("figure", match["name"], figures())
+        made = figures()[match["name"]]()
+        return match["mark"] + (f"\n\n{made}\n\n" if "\n" in made else made) + "<!-- end -->"
 
-    return runs.with_figures(text, figure)
+    return FIGURE.sub(between, text)
 
 
 @cli.program(__doc__)

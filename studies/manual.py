@@ -1,17 +1,18 @@
-"""Train every mechanism briefly in a small GPT on Python's manual, and write a table of bits per byte.
+"""Train every mechanism briefly in a small GPT on Python's manual, for a table of bits per byte.
 
     python -m studies.manual --runs=runs/all-on-the-manual
 
 The table shows that each mechanism learns in a decoder, where no token sees the next; the training is too short to
 compare mechanisms. Only rows without a result are trained, one process on each CPU. Results are added to
-`benchmarks/results/manual_cpu.json` and to the table in `docs/mechanisms/measured.md`.
+`benchmarks/results/manual_cpu.json`, of which `python -m docs.figures` makes the table in
+`docs/mechanisms/measured.md`.
 """
 
 import sys
 from pathlib import Path
 
 from models.mechanisms import MECHANISMS, resolve
-from studies import precision, rows, runs
+from studies import precision, rows
 
 LEARNED = ("--config.model.positions=learned",)
 LENGTH = ("--config.train.length=100 steps", "--config.optimizer.warmup=20 steps")
@@ -25,7 +26,6 @@ def positions(spec: str) -> tuple[str, ...]:
 
 TABLE = rows.Table(
     "manual",
-    runs.ROOT / "docs/mechanisms/measured.md",
     (*MECHANISMS, *rows.TODAY),
     ("--config=configs/gpt_pydoc.py", *precision.SMALLER, *precision.RARELY, *LENGTH),
     "bits per byte, test",

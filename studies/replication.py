@@ -1,16 +1,17 @@
 """Train the sweeps behind docs/studies, which test the papers' claims at the size that two CPU cores allow.
 
     python -m studies.replication --data=DATA --runs=runs/replication --only gpt_tuned
-    python -m studies.replication --tables
+    python -m studies.replication --pictures
 
 Runs without a result are trained with `train.sweep`. Each run and each trial is kept in `docs/replication/NAME.json`
 when it ends, and is not trained again on any machine. So you can stop the program, commit that file, and give the same
-command later. The page's tables and pictures are made from that file. DATA is a folder with `tfds/` (mnist, cifar100),
-`imdb/`, `wikitext2/`, `spa_eng/` and `multi30k/`, and for a GPU `mnist.npz` and `cifar100.npz`, the images of TFDS in
-its order as `numpy:` reads them; results record this path, so give it relative to the project's folder. The kept runs
-were trained with `--data=data`. To train a study anew, or with another path, move its file away. `--archive` trains
-nothing: it keeps what a killed process left. `--seconds` stops after that time, as Ctrl-C does, and ends with 0; runs
-in progress are saved within seconds, or when they have compiled, and the next call continues them.
+command later. From that file it draws the pictures, and `python -m docs.figures` writes the page's tables. DATA is a
+folder with `tfds/` (mnist, cifar100), `imdb/`, `wikitext2/`, `spa_eng/` and `multi30k/`, and for a GPU `mnist.npz` and
+`cifar100.npz`, the images of TFDS in its order as `numpy:` reads them; results record this path, so give it relative to
+the project's folder. The kept runs were trained with `--data=data`. To train a study anew, or with another path, move
+its file away. `--archive` trains nothing: it keeps what a killed process left. `--seconds` stops after that time, as
+Ctrl-C does, and ends with 0; runs in progress are saved within seconds, or when they have compiled, and the next call
+continues them.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from analysis.pictures import curves, effects, style
 from analysis.runs import Found
 from analysis.tables import ResultTable
 from attention.errors import check_known
-from studies import kept, ledger, pretraining, runs
+from studies import kept, ledger, pretraining
 from studies.declared import ALL
 from studies.definitions import DECLARATIONS
 from train import cli, sweep
@@ -39,7 +40,6 @@ from train.cli.terminal import counted
 from train.grids import declaration
 from train.grids.declaration import Declaration
 
-PAGES = runs.ROOT / "docs/studies"
 SEEDS_ALONE = "± is half the 95 % interval over seeds; it leaves out the sampling of the test set."
 OF_THE_LEDGER = "Verdicts are by the declared rule; the [ledger](../ledger.md) judges the papers' claims by its own."
 
@@ -51,7 +51,7 @@ OF_THE_LEDGER = "Verdicts are by the declared rule; the [ledger](../ledger.md) j
     cli.flag("--only", nargs="*", default=[*ALL], metavar="NAME", help=f"the studies: {', '.join(ALL)}"),
     cli.flag("--print", action="store_true", help="print each sweep's command, and train nothing"),
     cli.flag("--archive", action="store_true", help="keep what a killed process left, and train nothing"),
-    cli.flag("--tables", action="store_true", help="only write the tables and pictures of the kept runs"),
+    cli.flag("--pictures", action="store_true", help="only draw the pictures of the kept runs"),
     cli.flag("--seconds", type=cli.count, default=0, help="save and stop after this time; by default never"),
     lasting=True,
 )
@@ -101,8 +101,8 @@ def _do(name: str, flags: argparse.Namespace) -> int:
         print(shlex.join(["python", "-m", "train.sweep", *given]))
     elif flags.archive:
         print(_kept(name, folder))
-    elif flags.tables or train(given, folder, flags.data):
-        put(name)
+    elif flags.pictures or train(given, folder, flags.data):
+        draw(name)
     else:
         print(f"{name} has not finished; the same command continues.")
         return cli.FAILED
@@ -134,14 +134,9 @@ def train(given: list[str], folder: Path, sets: Path) -> bool:
     return done
 
 
-def put(name: str) -> None:
-    """Writes the tables and pictures of a study's kept runs into its page.
-
-    Raises:
-      UsageError: The page has no place for them.
-    """
+def draw(name: str) -> None:
+    """Draws the pictures of a study's kept runs; there are none if no run is kept."""
     found = kept.find(name)
-    runs.put(PAGES / f"{name}.md", name, text(name))
     if found is None:
         return
     declared = declaration.read(DECLARATIONS / f"{name}.json")
@@ -149,6 +144,7 @@ def put(name: str) -> None:
     style.save(effects.figure(judged, declared), kept.KEPT / f"{name}_effects.svg")
     groups, metric = _curves(name, found)
     style.save(curves.figure(groups, (metric,), axes=("step",)), kept.KEPT / f"{name}.svg")
+    print(f"{name}: the pictures are drawn; `python -m docs.figures` writes the page.")
 
 
 def _curves(name: str, found: Found) -> tuple[curves.Groups, str]:

@@ -29,7 +29,6 @@ class Table:
 
     Attributes:
       name: The name of the JSON in `benchmarks/results` and of the figure in the page.
-      page: The page that has the table.
       specs: The spec strings of the rows, in order.
       flags: The flags of every run, besides `--config.model.attention` and `--config.seed`.
       title: The title of the compared column.
@@ -38,7 +37,6 @@ class Table:
     """
 
     name: str
-    page: Path
     specs: Sequence[str]
     flags: Sequence[str]
     title: str
@@ -46,7 +44,7 @@ class Table:
     special: Callable[[str], Sequence[str]] = lambda spec: ()
 
     def make(self, only: Sequence[str], seeds: int, folder: Path) -> None:
-        """Trains runs without a result, then writes the JSON and the page.
+        """Trains runs without a result, then writes the JSON.
 
         Args:
           only: The spec strings to train.
@@ -76,7 +74,7 @@ class Table:
         self.write(found)
 
     def write(self, found: Found) -> None:
-        """Writes the JSON and the page: these results, and those of other rows and seeds that the JSON has."""
+        """Writes the JSON: these results, and those of other rows and seeds that it has."""
         some, file = next(iter(found.values()))[0], runs.file_of(self.name)
         before = read_json(file) if file.exists() else {"versions": some["versions"], "runs": {}}
         if any(run["versions"] != before["versions"] for done in found.values() for run in done):
@@ -85,7 +83,6 @@ class Table:
         command = shlex.join(["python", "-m", "train.main", *self.flags, "--config.model.attention=SPEC"])
         about = {"command": f"python -m studies.{self.name}", "each": f"{command} --config.seed=SEED, one CPU a run"}
         runs.write(self.name, about, some, kept)
-        runs.put(self.page, self.name, self.markdown(kept))
 
     def _merged(self, before: Found, found: Found) -> Found:
         """Merges runs, ordered by row and seed; each run keeps its own commit."""
@@ -117,7 +114,7 @@ def program(doc: str | None, table: Table, folder: Path, seeds: int) -> Callable
         lasting=True,
     )
     def main(flags: argparse.Namespace) -> None:
-        """Trains the rows, then writes both files."""
+        """Trains the rows, then writes the JSON."""
         table.make(flags.only, flags.seeds, flags.runs)
 
     return main

@@ -1,17 +1,13 @@
-"""Runs of `python -m train.main`, one on each CPU at a time, and their tables in the documents."""
+"""Runs of `python -m train.main`, one on each CPU at a time, and the JSON that keeps their results."""
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attention.errors import UsageError
 from models.files import read_json
 from train.grids import pool
 
-MARK, END = "<!-- figures: {} -->", "<!-- end -->"
-FIGURE = re.compile(rf"(?P<mark>{MARK.format('(?P<name>.+?)')})(?s:.*?){END}")
 ROOT = Path(__file__).parent.parent
 
 
@@ -43,37 +39,9 @@ def write(name: str, about: Mapping[str, Any], some: Mapping[str, Any], kept: Ma
     """Writes a study's JSON: facts about it, versions and devices of one of its runs, and the kept results."""
     record = {**about, "versions": some["versions"], "devices": some["devices"], "runs": kept}
     file_of(name).write_text(json.dumps(record, indent=2) + "\n")
+    print(f"Wrote {file_of(name).name}; `python -m docs.figures` writes its table into the page.")
 
 
 def file_of(name: str) -> Path:
     """Names the JSON file of a study."""
     return ROOT / f"benchmarks/results/{name}_cpu.json"
-
-
-def with_figures(text: str, figure: Callable[[str], str | None]) -> str:
-    """Replaces the figures of a page, which stand between `<!-- figures: NAME -->` and `<!-- end -->`.
-
-    Args:
-      figure: Makes the figure of a name: a number for a sentence, a table for separate lines, or None to leave it as
-        it is.
-    """
-
-    def between(match: re.Match[str]) -> str:
-        made = figure(match["name"])
-        if made is None:
-            return match[0]
-        return match["mark"] + (f"\n\n{made}\n\n" if "\n" in made else made) + END
-
-    return FIGURE.sub(between, text)
-
-
-def put(page: Path, name: str, made: str) -> None:
-    """Writes a figure into a page.
-
-    Raises:
-      UsageError: The page has no place for it.
-    """
-    text = page.read_text(encoding="utf-8")
-    if MARK.format(name) not in text:
-        raise UsageError(f"{page.name} has no place for {name}; write {MARK.format(name)} and {END} there.")
-    page.write_text(with_figures(text, {name: made}.get), encoding="utf-8")

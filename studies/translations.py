@@ -1,11 +1,12 @@
-"""Train translators with several mechanisms, and write tables with BLEU and accuracy.
+"""Train translators with several mechanisms, for tables with BLEU and accuracy.
 
     python -m studies.translations --set=anki --data=spa.txt.xz --runs=runs/anki
     python -m studies.translations --set=multi30k --data=FOLDER --runs=runs/multi30k
 
 Runs without a result are trained with `python -m train.main`, one process on each CPU. The program writes
-`benchmarks/results/SET_cpu.json` and the table in `docs/language.md`. There is no table until dot product has reached
-the set's minimum BLEU on test data: mechanisms are not compared in models that cannot translate.
+`benchmarks/results/SET_cpu.json`, of which `python -m docs.figures` makes the table in `docs/language.md`. There is no
+file until dot product has reached the set's minimum BLEU on test data: mechanisms are not compared in models that
+cannot translate.
 """
 
 import argparse
@@ -20,7 +21,6 @@ from studies import data, runs
 from train import cli
 from train.grids import pool
 
-DOCS = runs.ROOT / "docs/language.md"
 BASELINE = "dot_product"
 SCORES = ("bleu_signature", "chrf_signature", "too_long_test")
 KEPT = ("best", "best_step", "steps", "seconds", "parameters", "attention_layer_parameters", "git", *SCORES)
@@ -77,7 +77,7 @@ SETS = {
     lasting=True,
 )
 def main(flags: argparse.Namespace) -> None:
-    """Trains the translators, then writes both files."""
+    """Trains the translators, then writes the JSON."""
     chosen = SETS[flags.set]
     folders = {spec: flags.runs / pool.name_of(spec) for spec in chosen.mechanisms}
     fields = [f"--config.data.source=file:{flags.data.resolve()}", *(f"--config.{field}" for field in chosen.flags)]
@@ -88,7 +88,7 @@ def main(flags: argparse.Namespace) -> None:
 
 
 def write(name: str, done: dict[str, dict[str, Any]]) -> None:
-    """Writes the JSON with all figures, and the table between the marks in the docs.
+    """Writes the JSON with all figures.
 
     Raises:
       UsageError: The baseline has not finished, or has not reached the floor.
@@ -101,7 +101,6 @@ def write(name: str, done: dict[str, dict[str, Any]]) -> None:
     }
     kept = {spec: {key: result[key] for key in KEPT} for spec, result in done.items()}
     runs.write(name, about, done[BASELINE], kept)
-    runs.put(DOCS, f"translation {name}", table(done))
 
 
 def check_floor(done: dict[str, dict[str, Any]], floor: float) -> None:

@@ -9,7 +9,6 @@ from analysis.pictures import style
 from analysis.pictures import trials as drawn_trials
 from attention.errors import UsageError
 from docs import address, figures
-from studies import declared, runs
 from tests.conftest import ROOT
 from train.grids.trial_table import TrialTable
 
@@ -50,15 +49,15 @@ def test_commands_begin_with_a_clone_where_there_is_an_address(monkeypatch):
 
 def test_every_figure_stands_in_some_page():
     pages = "".join(page.read_text(encoding="utf-8") for page in figures.PAGES)
-    placed = {match["name"] for match in runs.FIGURE.finditer(pages)}
-    assert {name for name, _ in figures.tables()} - placed - set(declared.DECLARED) == set()
+    placed = {match["name"] for match in figures.FIGURE.finditer(pages)}
+    assert {name for name, _ in figures.tables()} - placed == set()
 
 
 @pytest.mark.parametrize("page", figures.PAGES, ids=lambda page: page.name)
 def test_every_mark_is_written_and_begins_no_line(page):
     """A mark over two lines would keep its number for ever, and at one that begins a line Markdown ends a paragraph."""
     text = page.read_text(encoding="utf-8")
-    assert text.count("<!-- figures:") == len(list(runs.FIGURE.finditer(text)))
+    assert text.count("<!-- figures:") == len(list(figures.FIGURE.finditer(text)))
     assert re.findall(r"^ *<!-- figures: .+? -->.+", text, re.MULTILINE) == []
 
 

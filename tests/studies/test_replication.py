@@ -32,15 +32,9 @@ SMALL = dataclasses.replace(definitions.STUDIES["mnist"], over=("a=1,2", "b=1,2"
 
 
 @pytest.fixture
-def page(tmp_path, monkeypatch):
-    """Makes a study's page with a place for its tables, and a separate folder of archives."""
-    path = tmp_path / "pages/mnist.md"
-    path.parent.mkdir()
-    path.with_name("matched.md").write_text("a\n")
-    path.write_text("a\n<!-- figures: mnist -->\nold\n<!-- end -->\nb\n")
-    monkeypatch.setattr(replication, "PAGES", path.parent)
+def archives(tmp_path, monkeypatch):
+    """Makes a separate folder of archives."""
     monkeypatch.setattr(kept, "KEPT", tmp_path / "kept")
-    return path
 
 
 @pytest.fixture
@@ -104,7 +98,7 @@ def test_a_study_that_starts_from_a_model_trains_the_same_model(name, tmp_path):
             assert here.data.validation_split == there.data.validation_split
 
 
-def test_a_study_first_trains_the_model_that_it_starts_from(page, swept, trained, write_run, monkeypatch):
+def test_a_study_first_trains_the_model_that_it_starts_from(archives, swept, trained, write_run, monkeypatch):
     monkeypatch.setitem(replication.ALL, "mnist", dataclasses.replace(SMALL, start="translator", seeds=3))
     order = []
 
@@ -158,7 +152,7 @@ def test_what_a_declared_study_finds_follows_from_the_spread_that_it_names(name)
     assert power == pytest.approx(0.8, abs=0.01)
 
 
-def test_every_run_and_trial_is_kept_as_soon_as_it_ends(page, swept, write_run, trained, capsys):
+def test_every_run_and_trial_is_kept_as_soon_as_it_ends(archives, swept, write_run, trained, capsys):
     trial = swept / "tuning/attention=super,heads=1/learning_rate=0.1/seed0"
     write_run(trial)
     write_run(swept / "attention=linear,heads=2/seed0", finished=False)
@@ -181,7 +175,7 @@ def test_every_run_and_trial_is_kept_as_soon_as_it_ends(page, swept, write_run, 
     assert (kept.keep(swept), kept.place("mnist").stat().st_mtime_ns) == ((8, 1), before.st_mtime_ns)  # no news
 
 
-def test_what_has_not_ended_is_no_study_and_keeps_what_has(page, swept, trained, monkeypatch):
+def test_what_has_not_ended_is_no_study_and_keeps_what_has(archives, swept, trained, monkeypatch):
     monkeypatch.setitem(replication.ALL, "mnist", dataclasses.replace(SMALL, seeds=3))
     with pytest.raises(KeyboardInterrupt):
         replication.train(["--config=c", f"--workdir={swept}"], swept, "data")
@@ -190,7 +184,7 @@ def test_what_has_not_ended_is_no_study_and_keeps_what_has(page, swept, trained,
     assert not replication.train(["--config=c", f"--workdir={swept}"], swept, "data")
 
 
-def test_what_was_kept_is_put_back_and_not_trained_again(page, swept, write_run, tmp_path):
+def test_what_was_kept_is_put_back_and_not_trained_again(archives, swept, write_run, tmp_path):
     write_run(swept / "tuning/attention=super,heads=1/learning_rate=0.1/seed0")
     kept.keep(swept)
     again = tmp_path / "again/mnist"
@@ -215,7 +209,7 @@ TRAINING = """
 """
 
 
-def test_when_the_time_is_over_runs_are_saved_and_the_next_call_goes_on(page, swept, monkeypatch, capsys):
+def test_when_the_time_is_over_runs_are_saved_and_the_next_call_goes_on(archives, swept, monkeypatch, capsys):
     study = dataclasses.replace(SMALL, config="configs/vit_digits.py", over=(), fields=(), seeds=2)
     monkeypatch.setitem(replication.ALL, "mnist", study)
     monkeypatch.setattr(matching, "in_new_process", lambda function, *arguments: function(*arguments))
@@ -255,7 +249,7 @@ def test_an_archive_of_a_declared_study_is_what_was_declared(name, tmp_path):
             assert {"versions", "devices", "parameters", "forward_flops_per_example"} <= result.keys()
 
 
-def test_a_study_that_fails_stops_no_other(page, swept, monkeypatch, capsys):
+def test_a_study_that_fails_stops_no_other(archives, swept, monkeypatch, capsys):
     begun = []
     monkeypatch.setattr(replication.sweep, "run", lambda flags, ended: begun.append(flags.config) or 1)
     assert replication.main(["--only", "mnist", "imdb", f"--runs={swept.parent}"]) == 1
@@ -263,9 +257,7 @@ def test_a_study_that_fails_stops_no_other(page, swept, monkeypatch, capsys):
     assert capsys.readouterr().out.count("has not finished") == 2
 
 
-def test_mistakes_are_one_sentence(page, capsys):
-    with pytest.raises(UsageError, match="has no place for matched; write <!-- figures: matched --> and <!-- end -->"):
-        replication.put("matched")
+def test_mistakes_are_one_sentence(capsys):
     assert replication.main(["--only", "minst"]) == 2
     assert "Did you mean 'mnist'" in capsys.readouterr().err
 
