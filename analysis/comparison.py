@@ -172,7 +172,7 @@ def report(
         {name: f"validation_{name}_at_{at}" if at else _column_of(name) for name in names},
         in_line(_introduction(found, against, at, budget, clocks)),
         ResultTable(tuple(columns)),
-        verdicts.table(found),
+        verdicts.of_sweep(found),
         tuning.table(found.sweeps),
         tuple(map(in_line, _notes(found, against, comparisons))),
     )

@@ -130,19 +130,19 @@ def limit(comparison: Comparison, margin: float) -> float:
     return max(margin, comparison.effect - margin) if comparison.claim == "as much" else -margin
 
 
-def table(found: Found, declared: Declaration | None = None) -> ResultTable:
-    """Writes a row for each comparison, with 95 % intervals; empty if nothing was declared.
-
-    Args:
-      declared: The comparisons; by default those that the runs' sweep declared.
-    """
-    plain = [sweep["declaration"] for sweep in found.sweeps if sweep.get("declaration")]
-    if declared is None and (len(found.sweeps) != 1 or not plain):
+def of_sweep(found: Found) -> ResultTable:
+    """Judges what the runs' sweep declared, in a table; empty if it declared nothing or there are several sweeps."""
+    plain = found.sweeps[0].get("declaration") if len(found.sweeps) == 1 else None
+    if not plain:
         return ResultTable(())
-    declared = declared or declaration.parse(plain[0], "sweep.json")
-    metric = metrics.find(declared.metric)
+    declared = declaration.parse(plain, "sweep.json")
+    return table(judge(found, declared), metrics.find(declared.metric))
+
+
+def table(verdicts: Sequence[Verdict], metric: Metric) -> ResultTable:
+    """Writes a row for each verdict, with 95 % intervals."""
     titles = [f"difference in {metric.title}" if name == "difference" else name for name in TITLES]
-    rows = [_cells(verdict, metric) for verdict in judge(found, declared)]
+    rows = [_cells(verdict, metric) for verdict in verdicts]
     return ResultTable(tuple(map(ResultColumn, TITLES, titles, zip(*rows, strict=True))))
 
 

@@ -31,6 +31,7 @@ from analysis.metrics import METRICS
 from analysis.pictures import curves, effects, style
 from analysis.runs import Found
 from analysis.tables import ResultTable
+from analysis.verdicts import Verdict
 from attention.errors import check_known
 from studies import kept, ledger, pretraining
 from studies.declared import ALL
@@ -140,8 +141,7 @@ def draw(name: str) -> None:
     if found is None:
         return
     declared = declaration.read(DECLARATIONS / f"{name}.json")
-    judged = [dataclasses.replace(row, words=_worded(row.words, name)) for row in verdicts.judge(found, declared)]
-    style.save(effects.figure(judged, declared), kept.KEPT / f"{name}_effects.svg")
+    style.save(effects.figure(_judged(found, name, declared), declared), kept.KEPT / f"{name}_effects.svg")
     groups, metric = _curves(name, found)
     style.save(curves.figure(groups, (metric,), axes=("step",)), kept.KEPT / f"{name}.svg")
     print(f"{name}: the pictures are drawn; `python -m docs.figures` writes the page.")
@@ -168,7 +168,8 @@ def text(name: str) -> str:
         f"![Each comparison with its interval](../replication/{name}_effects.svg)",
         f"![{METRICS[drawn].title} by step of training](../replication/{name}.svg)",
     )
-    return "\n\n".join(filter(None, [asked, *_parts(found, name), flatness(found, declared, drawn), *pictures]))
+    parts = (*_parts(found, name, declared), flatness(found, declared, drawn))
+    return "\n\n".join(filter(None, (asked, *parts, *pictures)))
 
 
 def _planned(name: str, declared: Declaration) -> str:
@@ -204,13 +205,14 @@ def flatness(found: Found, declared: Declaration, other: str) -> str:
     return f"{said}: {'flat' if flat else 'not flat'} within the margin of {metric.text(declared.margin)}."
 
 
-def _parts(found: Found, name: str) -> list[str]:
+def _parts(found: Found, name: str, declared: Declaration) -> list[str]:
     study = ALL[name]
     made = comparison.report(found, names=study.metrics, clocks=False)
     settings = [column.name for column in made.results.columns if "." in column.name]
     figures = ["attention_layer_parameters", "parameters", *(f"test_{metric}" for metric in study.metrics), "seeds"]
     results = only(made.results, [*settings, *figures])
-    made_of = (results, _judged(found, name), made.tuning)
+    judged = verdicts.table(_judged(found, name, declared), METRICS[declared.metric])
+    made_of = (results, judged, made.tuning)
     shown = [tables.markdown(table).strip() for table in made_of if table.rows]
     told = f"The comparisons were {study.chosen}. {SEEDS_ALONE} {_of_rates(found, name)}{OF_THE_LEDGER}"
     return [made.introduction, shown[0], told, *shown[1:]]
@@ -225,18 +227,11 @@ def _of_rates(found: Found, name: str) -> str:
     return f"Learning rates were chosen by validation {METRICS[chosen].title.removesuffix(', %')}. "
 
 
-def _judged(found: Found, name: str) -> ResultTable:
-    """Tabulates the verdicts on a study's declaration, in the words that its size allows."""
-    judged = verdicts.table(found, declaration.read(DECLARATIONS / f"{name}.json"))
-    words = {column.name: column.cells for column in judged.columns}["verdict"]
-    worded = tuple(_worded(word, name) for word in words)
-    columns = (dataclasses.replace(c, cells=worded) if c.name == "verdict" else c for c in judged.columns)
-    return ResultTable(tuple(columns))
-
-
-def _worded(verdict: str, name: str) -> str:
-    kind = ALL[name].kind
-    return ledger.worded(verdict, "reduced" if kind == ledger.ANOTHER else kind)
+def _judged(found: Found, name: str, declared: Declaration) -> list[Verdict]:
+    """Judges a study's declared comparisons, in the words that its size allows."""
+    kind = "reduced" if ALL[name].kind == ledger.ANOTHER else ALL[name].kind
+    judged = verdicts.judge(found, declared)
+    return [dataclasses.replace(verdict, words=ledger.worded(verdict.words, kind)) for verdict in judged]
 
 
 def only(table: ResultTable, names: Iterable[str]) -> ResultTable:
