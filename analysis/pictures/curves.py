@@ -7,7 +7,7 @@ A group has a label and the records (lines of `metrics.jsonl`) of runs that diff
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -26,6 +26,7 @@ from train.run import workdir
 
 Record = dict[str, Any]
 Groups = Mapping[str, Sequence[Sequence[Record]]]
+Curve = Float[np.ndarray, "3 _"]  # a seed's steps in increasing order, the horizontal coordinate there, and the metric
 
 SPLITS = {"validation": "-", "train": ":"}  # and their line styles
 AXES = ("step", "epoch", "seconds")
@@ -34,56 +35,29 @@ USUAL = ("loss", "accuracy", "perplexity", "bleu")  # drawn by default if all ru
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)  # ticks of accuracies
 
 
-class Band(NamedTuple):
-    """The mean and spread of a curve over seeds, at the steps that all seeds reach.
-
-    Attributes:
-      x: Mean over seeds of the horizontal coordinate.
-      mean: Mean over seeds.
-      spread: Standard deviation over seeds (ddof 1); 0 for a single seed.
-      seeds: Number of seeds.
-    """
-
-    x: Float[np.ndarray, " n"]
-    mean: Float[np.ndarray, " n"]
-    spread: Float[np.ndarray, " n"]
-    seeds: int
-
-
-class Curve(NamedTuple):
-    """A metric of one seed.
-
-    Attributes:
-      steps: The steps, in increasing order.
-      x: The horizontal coordinate at each step, such as the seconds of training.
-      y: The metric's value at each step.
-    """
-
-    steps: Float[np.ndarray, " n"]
-    x: Float[np.ndarray, " n"]
-    y: Float[np.ndarray, " n"]
-
-
-def band(curves: Sequence[Curve]) -> Band:
+def band(curves: Sequence[Curve]) -> Float[np.ndarray, "3 n"]:
     """Computes the mean and spread of curves that need not have the same steps.
 
     x and y are averaged over seeds at equal steps, so seeds are compared after the same amount of training, whatever
     their speed. Each curve is interpolated linearly at the steps of all curves, within the range that all cover.
 
+    Returns:
+      The mean horizontal coordinate, and the mean and the standard deviation of the metric (0 for a single seed).
+
     Raises:
       UsageError: The curves have no steps in common.
     """
-    first, last = max(curve.steps[0] for curve in curves), min(curve.steps[-1] for curve in curves)
+    first, last = max(steps[0] for steps, *_ in curves), min(steps[-1] for steps, *_ in curves)
     if first > last:
         raise UsageError(
             f"Seeds of one curve have no steps in common: one begins at step {first:g}, another ends at {last:g}; give "
             "them labels of their own, such as a=DIR b=DIR."
         )
-    steps = np.unique(np.concatenate([curve.steps for curve in curves]))
+    steps = np.unique(np.concatenate([curve[0] for curve in curves]))
     steps = steps[(steps >= first) & (steps <= last)]
-    x, y = (np.array([np.interp(steps, curve.steps, curve[side]) for curve in curves]) for side in (1, 2))
+    x, y = (np.array([np.interp(steps, curve[0], curve[side]) for curve in curves]) for side in (1, 2))
     spread = y.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(steps))
-    return Band(x.mean(axis=0), y.mean(axis=0), spread, len(curves))
+    return np.stack([x.mean(axis=0), y.mean(axis=0), spread])
 
 
 def read(runs: Sequence[str]) -> dict[str, list[list[Record]]]:
@@ -197,19 +171,17 @@ def _curves(runs: Sequence[Sequence[Record]], split: str, metric: str, axis: str
     field, unit = ("step", epoch) if axis == "epoch" else (axis, 1.0)
     lines = [[line for line in run if line["split"] == split and metric in line] for run in runs]
     return [
-        Curve(*np.array([(line["step"], line[field] / unit, line[metric]) for line in run], float).T)
-        for run in lines
-        if run
+        np.array([(line["step"], line[field] / unit, line[metric]) for line in run], float).T for run in lines if run
     ]
 
 
 def _draw_band(axes: Axes, curves: list[Curve], colour: str, marker: str, dashes: str) -> None:
     if not curves:
         return
-    x, mean, spread, seeds = band(curves)
+    x, mean, spread = band(curves)
     few = marker if len(x) <= 30 and dashes == "-" else None
     axes.plot(x, mean, dashes, color=colour, marker=few, linewidth=1.5 if dashes == "-" else 1.0)
-    if seeds > 1:
+    if len(curves) > 1:
         axes.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
 
 

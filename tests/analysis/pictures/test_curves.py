@@ -24,10 +24,9 @@ SEEDS = [run([0.1, 0.5, 0.7]), run([0.3, 0.4, 0.9]), run([0.2, 0.3, 0.8])]
 def test_curves_with_other_points_are_interpolated_where_all_reach():
     """The mean of straight lines through the origin is the line of the mean slope."""
     points, slopes = (np.array([0.0, 1.0, 4.0]), np.array([0.5, 2.0, 3.0, 9.0])), (2.0, 4.0)
-    found = curves.band([curves.Curve(x, x, slope * x) for x, slope in zip(points, slopes, strict=True)])
-    np.testing.assert_array_equal(found.x, [0.5, 1, 2, 3, 4])
-    np.testing.assert_allclose(found.mean, 3 * found.x)
-    np.testing.assert_allclose(found.spread, statistics.stdev(slopes) * found.x)
+    found = curves.band([np.stack([x, x, slope * x]) for x, slope in zip(points, slopes, strict=True)])
+    x = np.array([0.5, 1, 2, 3, 4])
+    np.testing.assert_allclose(found, [x, 3 * x, statistics.stdev(slopes) * x])
 
 
 def test_seeds_whose_seconds_do_not_overlap_are_drawn_at_their_mean_seconds():
