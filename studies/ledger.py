@@ -34,7 +34,6 @@ import numpy as np
 
 from analysis import metrics, tables, trials, verdicts
 from analysis.verdicts import BETTER, DOES_NOT, HOLDS, NOT_TESTED, UNDECIDED, WORSE, Verdict
-from attention.errors import UsageError, unknown
 from studies import kept, numbers
 from studies.declared import ALL
 from studies.definitions import DECLARATIONS
@@ -48,7 +47,6 @@ PAPERS = ("digiugno", "wikipedia", "sanger", "zhang", "hosseini", "literature")
 ANOTHER = "another question"
 CLASSES = ("exact", "full size", "other data", "reduced", "reduced, other data", ANOTHER, "")
 BELOW = {"other data": "on these data", "reduced": "at this size", "reduced, other data": "at this size"}
-SPLITS = ("test", "train")
 EFFECT = re.compile(r"\{(\w+): (.+?)\}")
 LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 found = functools.cache(kept.find)  # each archive is read once
@@ -77,7 +75,7 @@ class Claim:
       study: A study of `studies.replication`.
       comparison: The name of one of its comparisons.
       metric: The metric, if it is not the declared one.
-      split: The data of the claim, one of `SPLITS`.
+      split: The data of the claim, `test` or `train`.
       curve: Whether the claim is about all evaluations.
       amount: The claimed gain in the metric's unit; 0 if only a direction is claimed.
       late: Whether the ground was chosen when runs of the study had been trained.
@@ -119,17 +117,6 @@ class Claim:
     other: str = ""
     answer: str = ""
     note: str = ""
-
-    def __post_init__(self) -> None:
-        """Raises a UsageError if the class or the split is unknown, or there are several grounds or classes."""
-        if self.kind not in CLASSES:
-            raise unknown(f"class of the claim {self.says!r}", self.kind, CLASSES[:-1])
-        if self.split not in SPLITS:
-            raise unknown(f"split of the claim {self.says!r}", self.split, SPLITS)
-        if sum(map(bool, (self.study, self.shown, self.refuted, self.sums, self.ratio, self.trial))) > 1:
-            raise UsageError(f"The claim {self.says!r} has several grounds; give it one, or make two claims of it.")
-        if self.study and self.kind:
-            raise UsageError(f"The claim {self.says!r} has the class of its study, {self.study}; give it no other.")
 
     @property
     def evidence(self) -> str:

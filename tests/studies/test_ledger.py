@@ -16,7 +16,6 @@ from scipy import stats
 
 from analysis import verdicts
 from analysis.verdicts import Verdict
-from attention import UsageError
 from studies import kept, ledger, numbers
 from studies.declared import ALL
 from studies.definitions import DECLARATIONS
@@ -394,19 +393,13 @@ def test_the_csv_has_the_rows_of_the_page():
     assert not any("](" in cell for row in found for cell in row.values())
 
 
-def test_a_claim_has_one_ground_a_known_class_and_split():
-    with pytest.raises(UsageError, match="has several grounds"):
-        Claim("A", "§1", "It is.", shown=["a::b"], refuted=["a::c"])
-    with pytest.raises(UsageError, match="class"):
-        Claim("A", "§1", "It is.", kind="exactly")
-    with pytest.raises(UsageError, match="split of the claim"):
-        Claim("A", "§1", "It leads.", split="training")
-    with pytest.raises(UsageError, match="has the class of its study, imdb"):
-        Claim("A", "§1", "It leads.", kind="full size", study="imdb")
-
-
-def test_measured_claims_have_a_class_and_the_tests_that_decide_exist():
+def test_a_claim_has_one_ground_and_class_and_the_tests_that_decide_exist():
     for claim in ledger.claims():
+        grounds = (claim.study, claim.shown, claim.refuted, claim.sums, claim.ratio, claim.trial)
+        assert sum(map(bool, grounds)) <= 1, claim.says
+        assert claim.kind in ledger.CLASSES, claim.says
+        assert claim.split in ("test", "train"), claim.says
+        assert not (claim.study and claim.kind), claim.says  # it has the class of its study
         assert bool(claim.evidence) == (claim.grounds != "–"), claim.says
         for test in (*claim.shown, *claim.refuted):
             file, _, name = test.partition("::")
