@@ -86,8 +86,8 @@ def write_run(folder, **contents):
     folder.mkdir(exist_ok=True)
     whole = {"config": config(), "result": RESULT}
     for name, value in whole.items():
-        (folder / f"{name}.json").write_bytes(contents.get(name) or json.dumps(value).encode())
-    (folder / "metrics.jsonl").write_bytes(contents.get("record") or (json.dumps(LINE) + "\n").encode())
+        (folder / f"{name}.json").write_bytes(contents.get(name, json.dumps(value).encode()))
+    (folder / "metrics.jsonl").write_bytes(contents.get("record", (json.dumps(LINE) + "\n").encode()))
 
 
 def reported(places, at=""):
