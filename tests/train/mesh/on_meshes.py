@@ -12,11 +12,8 @@ from pathlib import Path
 import jax
 
 from tests.train import small_tasks
-from train.config.timetable import Timetable
-from train.mesh import feeds, sharding
-from train.mesh.replicas import Replicas
+from train.mesh import feeds
 from train.setup import Setup
-from train.step import Step
 
 STEPS = 20
 COMMON = {"data__batch_size": 32, "model__heads": 8}
@@ -40,12 +37,9 @@ def losses(model: str, shape: str) -> list[float]:
     axes = dict(zip(("mesh__data", "mesh__fsdp", "mesh__tensor", "mesh__context"), shape.split("x"), strict=False))
     with tempfile.TemporaryDirectory() as folder:
         config = small_tasks.config_of(file, Path(folder), **COMMON | changes | axes)
-        task = small_tasks.task_of(config)
-    found = []
-    mesh = sharding.make_mesh(config.mesh, jax.devices()[: math.prod(map(int, axes.values()))])
-    replicas = Replicas.of(config, mesh)
-    setup = Setup(config, task, Timetable.of(config, task.train_examples), replicas, Step.of(config, task.loss))
-    with jax.set_mesh(mesh), feeds.HostFeed(replicas, task.sources["train"]) as feed:
+        setup = Setup.of(config, devices=jax.devices()[: math.prod(map(int, axes.values()))])
+    found, replicas = [], setup.replicas
+    with jax.set_mesh(replicas.mesh), feeds.HostFeed(replicas, setup.task.sources["train"]) as feed:
         (state, _), program = setup.fresh(lambda params: (params, "")), setup.program(feed)
         for number in range(STEPS):
             rows, _ = feed.take(number, 1)

@@ -57,16 +57,16 @@ def one_device():
     return sharding.make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1])
 
 
-def in_double(task):
-    """Makes the task's model compute in float64."""
-    task.model = task.model.clone(dtype=jnp.float64)
+def task_of(config, double):
+    """Makes a task whose model may compute in float64."""
+    task = tasks.of(config)
+    task.model = task.model.clone(dtype=jnp.float64) if double else task.model
     return task
 
 
 def apart(config, seeds, steps, double):
     """Trains each seed apart, without replicas; returns the batches, losses and last parameters of each."""
-    task = tasks.find(config.task)(config)
-    task = in_double(task) if double else task
+    task = task_of(config, double)
     one, timetable = Step.of(config, task.loss), Timetable.of(config, task.train_examples)
     rates = Rates(jnp.float32(config.optimizer.learning_rate), timetable.warmup, timetable.total)
     step = jax.jit(lambda key, state, batch: one(state, batch, key, rates))
@@ -89,14 +89,11 @@ def doubled(tree):
     return jax.tree.map(lambda x: x.astype(jnp.float64) if x.dtype == jnp.float32 else x, tree)
 
 
-def together(config, mesh, steps, double=False):
-    """Trains all seeds in one program; returns batches, losses and the state on the mesh."""
-    replicas = Replicas.of(config, mesh)
-    task = tasks.find(config.task)(config)
-    task = in_double(task) if double else task
-    setup = Setup(config, task, Timetable.of(config, task.train_examples), replicas, Step.of(config, task.loss))
+def together(config, devices, steps, double=False):
+    """Trains all seeds in one program on so many devices; returns batches, losses and the state on the mesh."""
+    setup = Setup.of(config, lambda config: task_of(config, double), jax.devices()[:devices])
     batches, losses = [], []
-    with jax.set_mesh(mesh), feeds.HostFeed(replicas, task.sources["train"]) as feed:
+    with jax.set_mesh(setup.replicas.mesh), feeds.HostFeed(setup.replicas, setup.task.sources["train"]) as feed:
         (state, _), program = setup.fresh(lambda params: (params, "")), setup.program(feed)
         state = doubled(state) if double else state
         for number in range(steps):
@@ -135,25 +132,18 @@ def test_five_together_are_five_apart(name, double):
     with jax.enable_x64(double):
         config, _ = resolved(name, train__replicas=5, seed=SEEDS[0])
         separate = apart(config, SEEDS, 20, double)
-        assert_same(together(config, one_device(), 20, double), separate, 1e-9 if double else 1e-5)
+        assert_same(together(config, 1, 20, double), separate, 1e-9 if double else 1e-5)
     assert len({losses[-1] for _, losses, _ in separate}) == 5
 
 
 SPLIT = """
-import sys, jax, numpy as np
+import sys
 from tests.train.mesh import test_replicas as t
-from train import loop, tasks
-from train.mesh import sharding
-from train.mesh.replicas import Replicas
-
-def over(replicas, **axes):
-    changes = {f"mesh__{axis}": size for axis, size in axes.items()}
-    config, _ = t.resolved("vit_digits", train__replicas=replicas, seed=3, train__accumulate=1, **changes)
-    mesh = sharding.make_mesh(config.mesh, jax.devices()[: np.prod(list(axes.values()))])
-    return config, t.together(config, mesh, 3)
 
 replicas, data, fsdp, tensor, *part = map(int, sys.argv[1:])
-config, ours = over(replicas, data=data, fsdp=fsdp, tensor=tensor)
+changes = {"mesh__data": data, "mesh__fsdp": fsdp, "mesh__tensor": tensor, "train__accumulate": 1}
+config, _ = t.resolved("vit_digits", train__replicas=replicas, seed=3, **changes)
+ours = t.together(config, data * fsdp * tensor, 3)
 t.assert_same(ours, t.apart(config, range(3, 3 + replicas), 3, double=False), 1e-5)
 kernel = ours[2].params["block_0"]["mlp"]["up"]["kernel"]
 assert kernel.shape == (replicas, 16, 32) and kernel.addressable_shards[0].data.shape == tuple(part), kernel.sharding
@@ -163,13 +153,10 @@ SILENT = """
 import jax
 from tests.train.mesh import test_replicas as t
 from train.mesh import feeds
-from train.mesh import sharding
 from train.setup import Setup
 
-config, _ = t.resolved("vit_digits", train__replicas=4)
-mesh = sharding.make_mesh(config.mesh, jax.devices()[:4])
-setup = Setup.of(config, devices=jax.devices()[:4])
-with jax.set_mesh(mesh), feeds.HostFeed(setup.replicas, setup.task.sources["train"]) as feed:
+setup = Setup.of(t.resolved("vit_digits", train__replicas=4)[0], devices=jax.devices()[:4])
+with jax.set_mesh(setup.replicas.mesh), feeds.HostFeed(setup.replicas, setup.task.sources["train"]) as feed:
     rows, _ = feed.take(0, 1)
     text = setup.program(feed).compile(setup.fresh(lambda params: (params, ""))[0], rows).as_text()
 assert not any(kind in text for kind in ("all-reduce", "all-gather", "all-to-all", "collective-permute"))
