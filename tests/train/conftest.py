@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ TINY = {
 }
 
 
-def arguments(workdir: Path | str, **changes: str) -> list[str]:
+def arguments(workdir: Path | str, **changes: Any) -> list[str]:
     """Makes the command line of a tiny run; `train__length` stands for `train.length`."""
     changes = {name.replace("__", "."): str(value) for name, value in changes.items()}
     config = changes.pop("config", "configs/vit_digits.py")
@@ -59,22 +60,17 @@ def files_up_to():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def faulty(fault: str, *arguments: str, cwd: Path = ROOT, **options) -> subprocess.CompletedProcess:
+def faulty(fault: str, *arguments: str, **options) -> subprocess.CompletedProcess:
     """Runs `train.main` in a new process to which something happens; see `tests/train/faulty.py`."""
     command = [sys.executable, "-m", "tests.train.faulty", *arguments]
     environment = os.environ | {"FAULT": fault, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, **options)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, **options)
 
 
-@pytest.fixture
-def kill_9():
+def kill_9(step: int, *arguments: str) -> None:
     """Runs `train.main` until it is killed after reading a step."""
-
-    def run(step: int, *arguments: str) -> None:
-        killed = faulty(f"{step} SIGKILL", *arguments)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-
-    return run
+    killed = faulty(f"{step} SIGKILL", *arguments)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
 
 
 def record(workdir: Path) -> list[dict]:

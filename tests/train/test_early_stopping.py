@@ -5,11 +5,10 @@ import shutil
 
 import pytest
 
-from attention import UsageError
 from tests.storm import assert_same
 from tests.train.conftest import arguments, record
 from tests.train.test_resume import killed
-from train import loading, main
+from train import main
 from train.run.training import TrainingRun
 
 pytestmark = [pytest.mark.more, pytest.mark.xdist_group(__name__)]
@@ -44,9 +43,10 @@ def test_it_ends_after_so_many_evaluations_with_all_its_metrics(ended):
     assert [line["step"] for line in record(ended) if line["split"] == "train"] == [4, 6]
 
 
-def test_killed_and_started_again_it_ends_alike_and_then_stays_ended(ended, tmp_path, monkeypatch, capsys):
+def test_killed_and_started_again_it_ends_alike_and_then_stays_ended(ended, tmp_path, capsys):
     command = arguments(tmp_path / "run", **OPTIONS)
-    killed(5, monkeypatch, *command)
+    with killed(5):
+        main.main(command)
     assert main.main(command) == 0
     assert_same(tmp_path / "run", ended)
     capsys.readouterr()
@@ -60,8 +60,3 @@ def test_more_patience_lets_it_go_on(ended, tmp_path):
     assert main.main(arguments(tmp_path / "run", **OPTIONS | {"train__patience": 3})) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["steps"], result["best_step"]) == (8, 2)
-
-
-def test_patience_needs_evaluations():
-    with pytest.raises(UsageError, match=r"train.patience=3 counts evaluations, but train.eval_every is '0 steps'"):
-        loading.resolve("configs/vit_digits.py", {"train.patience": "3", "train.eval_every": "0 steps"})

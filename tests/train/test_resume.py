@@ -1,9 +1,11 @@
 """Killed at any moment and started again, a run is bit for bit the one that was never stopped."""
 
+import contextlib
 import json
 import re
 import shutil
 import signal
+from unittest import mock
 
 import jax
 import numpy as np
@@ -141,7 +143,9 @@ class Killed(BaseException):
     """Ends a run without a chance to save."""
 
 
-def killed(step, monkeypatch, *flags):
+@contextlib.contextmanager
+def killed(step):
+    """Kills a run after a step."""
     account = TrainingRun._account
 
     def until(run, before, count, *rest):
@@ -149,23 +153,23 @@ def killed(step, monkeypatch, *flags):
         if before < step <= before + count:
             raise Killed
 
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingRun, "_account", until)
-        with pytest.raises(Killed):
-            main.main(flags)
+    with mock.patch.object(TrainingRun, "_account", until), pytest.raises(Killed):
+        yield
 
 
 def test_a_length_lowered_to_where_the_run_stands_measures_there_and_a_longer_one_takes_the_result(
     tmp_path, monkeypatch
 ):
     never = {"train__eval_every": "0 steps", "train__checkpoint_every": "4 steps"}
-    killed(6, monkeypatch, *arguments(tmp_path / "run", **never))
+    with killed(6):
+        main.main(arguments(tmp_path / "run", **never))
     monkeypatch.setattr(Setup, "fresh", None)  # what is restored is not made first
     assert main.main(arguments(tmp_path / "run", **never | {"train__length": "4 steps"})) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["steps"], result["best_step"]) == (4, 4)
     assert result["best"]["validation"]["loss"] == result["final"]["validation"]["loss"]
-    killed(5, monkeypatch, *arguments(tmp_path / "run", **never))
+    with killed(5):
+        main.main(arguments(tmp_path / "run", **never))
     assert not (tmp_path / "run" / "result.json").exists()
     assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["length"] == "12 steps"
 

@@ -11,7 +11,7 @@ from PIL import Image
 from analysis.pictures import attention_maps
 from attention import UsageError
 from tests.storm import assert_same
-from tests.train.conftest import arguments
+from tests.train.conftest import arguments, kill_9
 from train import evaluate, generate, loading, main, tasks, translate
 from train.data import tokenisers
 from train.data.sources.caption_digits import captioned
@@ -61,7 +61,7 @@ def refused(program, flags, capsys):
 
 
 @pytest.mark.parametrize("name", ["gpt_pydoc", "translate_dates"])
-def test_kill_9_and_again_is_bit_identical(name, run_of, tmp_path, run_python, kill_9):
+def test_kill_9_and_again_is_bit_identical(name, run_of, tmp_path, run_python):
     """Packed windows, their cuts and masks, buckets, their order and what evaluations write included."""
     again = command(name, tmp_path / "run")
     kill_9(6, *again)

@@ -136,6 +136,7 @@ def test_the_default_config_is_found_from_any_folder(monkeypatch, tmp_path):
         (["--config.model.name=vitt"], "Unknown model of the task image_classification 'vitt'. Did you mean 'vit'?"),
         (["--config.task=images"], "Unknown task 'images'. Valid: captioning, image_classification,"),
         (["--config.train.loss_chunk=8"], "train.loss_chunk=8 is for predictions of tokens, and image_classification"),
+        (["--config.train.patience=3", "--config.train.eval_every=0 steps"], "train.patience=3 counts evaluations"),
         (["--config.train.length=0 steps"], "train.length must be more than 0, but it is '0 steps'"),
         ([f"--config.seed={2**32 - 2}", "--config.train.replicas=2"], "= 4294967294, but it is 4294967294"),
         (["--config.model.implementation=cudnn"], "it needs an NVIDIA GPU and this is cpu; it computes in bfloat16"),

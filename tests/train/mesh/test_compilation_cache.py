@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from tests.storm import assert_same
-from tests.train.conftest import RESUMED, arguments
+from tests.train.conftest import RESUMED, arguments, kill_9
 from train.mesh import compilation
 
 COMPILE = """
@@ -35,7 +35,7 @@ def whole(path):
 
 @pytest.mark.more
 def test_a_killed_run_goes_on_bit_for_bit_with_programs_from_disk_some_of_them_damaged(
-    cache, tmp_path, run_python, kill_9, monkeypatch
+    cache, tmp_path, run_python, monkeypatch
 ):
     command = arguments(tmp_path / "run", **RESUMED)
     kill_9(5, *command)

@@ -13,8 +13,10 @@ from orbax.checkpoint import v1 as ocp
 import attention
 from attention import UsageError
 from attention.mesh import in_replicas
+from tests import storm
 from tests.sizes import more
 from tests.train.conftest import TINY, record
+from tests.train.test_resume import killed
 from train import evaluate, loading, loop, tasks
 from train.config.schema import MeshConfig
 from train.config.timetable import Timetable
@@ -24,7 +26,6 @@ from train.mesh.replicas import Replicas
 from train.optimizer import Rates
 from train.run import evaluations, workdir
 from train.run.results import run_result
-from train.run.training import TrainingRun
 from train.setup import Setup
 from train.step import NonFiniteError, Step
 
@@ -323,29 +324,12 @@ def test_evaluate_gets_the_same_numbers(pair, capsys, step):
         assert printed[replica].startswith(f"replica {replica} step {at} test: ")
 
 
-class Killed(BaseException):
-    """Ends a run without a chance to save."""
-
-
 @pytest.mark.more
-def test_killed_and_started_again_it_is_bit_identical(pair, tmp_path, monkeypatch):
-    account = TrainingRun._account
-
-    def until(run, before, count, *rest):
-        account(run, before, count, *rest)
-        if before + count >= 8:
-            raise Killed
-
-    monkeypatch.setattr(TrainingRun, "_account", until)
-    with pytest.raises(Killed):
+def test_killed_and_started_again_it_is_bit_identical(pair, tmp_path):
+    with killed(8):
         trained(tmp_path / "run", seed=3, train__replicas=2)
-    monkeypatch.undo()
     trained(tmp_path / "run", seed=3, train__replicas=2)
-    assert record(tmp_path / "run") == record(pair)
-    ours, whole = (ocp.load(folder / "checkpoints" / "12") for folder in (tmp_path / "run", pair))
-    chex.assert_trees_all_equal(ours, whole)
-    for own, uninterrupted in zip(*(result_of(folder)["replicas"] for folder in (tmp_path / "run", pair)), strict=True):
-        assert own["best"] == uninterrupted["best"]
+    storm.assert_same(tmp_path / "run", pair)
 
 
 @pytest.mark.more
