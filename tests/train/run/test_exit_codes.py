@@ -7,23 +7,8 @@ import pytest
 
 from attention import UsageError
 from tests.conftest import ROOT
-from tests.sizes import more
 from train import cli
 from train.cli import terminal
-
-STARTING = """
-import os, runpy, signal, sys, time
-sys.argv = ["-m"]  # as Python has it while it looks for a program
-from train import loop
-
-def start(*_):
-    os.kill(os.getpid(), signal.{name})
-    time.sleep(60)
-
-loop.train_and_evaluate = start
-sys.argv = ["train.main"]
-runpy.run_module("train.main", run_name="__main__")
-"""
 
 
 def page():
@@ -57,10 +42,3 @@ def test_what_a_program_raises_is_its_exit_code(error, code, said):
 
     assert cli.run(program) == code
     assert said in page()[code]
-
-
-@pytest.mark.parametrize("name", ["SIGTERM", more("SIGINT")])
-def test_a_signal_during_start_up_ends_the_program_at_once(run_python, name):
-    done = run_python("-c", STARTING.format(name=name), check=False, timeout=50)
-    assert done.returncode == -signal.Signals[name]  # 128 and that, to a shell
-    assert done.stderr == ""

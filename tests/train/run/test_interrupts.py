@@ -14,23 +14,23 @@ from tests.sizes import more
 from train.run import interrupts
 from train.run.interrupts import Interrupts
 
-TWICE = """
-import os, runpy, signal, sys, time
+PROGRAM = """
+import contextlib, os, runpy, signal, sys, time
 sys.argv = ["-m"]  # as Python has it while it looks for a program
 from train import loop
 from train.run.interrupts import Interrupts
 
 def train(*_):
-    with Interrupts() as interrupts:
-        os.kill(os.getpid(), signal.{first})
-        assert interrupts.stop_after(1)
-        os.kill(os.getpid(), signal.{second})
+    with {context}():
+        for name in {names}:
+            os.kill(os.getpid(), signal.Signals[name])
         time.sleep(60)
 
 loop.train_and_evaluate = train
 sys.argv = ["train.main"]
 runpy.run_module("train.main", run_name="__main__")
 """
+STARTING, TRAINING = "contextlib.nullcontext", "Interrupts"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -68,11 +68,19 @@ def test_after_the_first_signal_what_was_there_before_hears_the_second():
     assert heard == ["second"]
 
 
-@pytest.mark.parametrize(("first", "second"), [("SIGTERM", "SIGINT"), more("SIGINT", "SIGTERM")])
-def test_the_program_asked_twice_is_gone(run_python, first, second):
-    """The signal itself kills it, so nothing is waited for or written."""
-    done = run_python("-c", TWICE.format(first=first, second=second), check=False)
-    assert done.returncode == -signal.Signals[second]
+@pytest.mark.parametrize(
+    ("context", "names"),
+    [
+        (STARTING, ["SIGTERM"]),
+        more(STARTING, ["SIGINT"]),
+        (TRAINING, ["SIGTERM", "SIGINT"]),
+        more(TRAINING, ["SIGINT", "SIGTERM"]),
+    ],
+)
+def test_a_signal_during_start_up_or_a_second_one_ends_the_program_at_once(run_python, context, names):
+    """The last signal itself kills it, so nothing is waited for or written."""
+    done = run_python("-c", PROGRAM.format(context=context, names=names), check=False, timeout=50)
+    assert done.returncode == -signal.Signals[names[-1]]  # 128 and that, to a shell
     assert done.stderr == ""
 
 
