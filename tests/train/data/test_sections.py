@@ -16,6 +16,8 @@ from train.data.text.section import LabelledTextData, TextData
         (ImageData, {"train_split": "train[:90"}, r"Cannot read the split 'train\[:90'"),
         (ImageData, {"eval_transforms": "flip"}, "same image every time, but it is 'flip'; use only center_crop, norm"),
         (ImageData, {"image_shape": "8x8"}, r"data.image_shape must be such as 32x32x3 \(or ''\), but it is '8x8'"),
+        (ImageData, {"image_shape": "8x8x0"}, "data.image_shape must be such as"),
+        (ImageData, {"image_shape": "8 x 8 x 1"}, "data.image_shape must be such as"),
         (ImageData, {"image_shape": "99999x99999x3"}, "takes 29,999,400,003 bytes an image, but at most"),
         (ImageData, {"source": "folder:a", "image_shape": "0x0x3"}, "must be one size with 1, 3 or 4 channels"),
         (TextData, {"eval_stride": 129}, "data.eval_stride must be between 0 .* data.context = 128, but it is 129"),

@@ -1,6 +1,6 @@
 """Every config's step traces without data, a few compile on fake devices, and stated sizes are those of the data."""
 
-import dataclasses
+import json
 import math
 import re
 import types
@@ -10,6 +10,7 @@ import pytest
 
 from attention import UsageError
 from tests.sizes import more, once
+from tests.train import small_tasks
 from tests.train.loading.test_configs import FILES
 from train import loading, tasks
 from train.dry_run.dry import DryRun
@@ -119,7 +120,7 @@ def number(text):
 def test_memory_of_the_state_is_what_xla_plans_for(run_python):
     flags = ["model.depth=1", "model.attention=dot_product", "mesh.data=2", "mesh.fsdp=2", "mesh.tensor=2"]
     done = run_python("-c", CHECK, "configs/vit_digits.py", *flags, devices=8)
-    arguments, state, batch = jax.tree.map(int, done.stdout.strip("[]\n").split(", "))
+    arguments, state, batch = json.loads(done.stdout)
     others = 4 + 8 + 3 * 4  # the number of steps, the key, and the rates
     assert state <= arguments <= state + batch + others  # what of the batch no step reads is no argument
 
@@ -176,27 +177,11 @@ def test_what_is_not_stated_is_asked_for(file, overrides, field):
         ("vit_digits", {"data.image_shape": "9x8x1"}, "data.image_shape is 9x8x1, but the data have 8x8x1"),
         ("gpt_pydoc", {"data.vocabulary": "256"}, "data.vocabulary is 256, but the data have 260"),
         ("translate_dates", DATES | {"data.source_vocabulary": "99"}, "data.source_vocabulary is 99, but the data"),
+        ("classify_imdb", {"data.classes": "3"}, "data.classes is 3, but the data have 2"),
     ],
 )
-def test_what_is_stated_is_checked_against_the_data(file, overrides, message):
-    config, _ = loading.resolve(f"configs/{file}.py", overrides)
+def test_what_is_stated_is_checked_against_the_data(file, overrides, message, tmp_path):
+    config = small_tasks.config_of(file, tmp_path, **overrides)
     with pytest.raises(UsageError) as raised:
-        tasks.find(config.task)(config)
+        tasks.of(config)
     assert message in str(raised.value)
-
-
-def test_classes_of_text_are_checked(tmp_path):
-    file = tmp_path / "reviews.csv"
-    file.write_text("text,label\n" + "a good film,1\nno good film,0\n" * 20)
-    splits = {f"data.{part}_split": "train" for part in ("train", "validation", "test")}
-    config, _ = loading.resolve("configs/classify_imdb.py", {"data.source": f"file:{file}"} | splits)
-    tasks.find(config.task)(config)
-    wrong = dataclasses.replace(config, data=dataclasses.replace(config.data, classes=3))
-    with pytest.raises(UsageError, match=r"data.classes is 3, but the data have 2"):
-        tasks.find(wrong.task)(wrong)
-
-
-@pytest.mark.parametrize("shape", ["8x8", "8x8x0", "8 x 8 x 1"])
-def test_image_shapes_are_three_numbers(shape):
-    with pytest.raises(UsageError, match=r"data.image_shape must be such as 32x32x3 \(or ''\), but it is"):
-        loading.resolve("configs/vit_digits.py", {"data.image_shape": shape})
