@@ -52,9 +52,3 @@ def stream(batches, count):
     """Concatenates `count` batches."""
     taken = take(batches, count)
     return {key: np.concatenate([batch[key] for batch in taken]) for key in taken[0]}
-
-
-def assert_same(a, b):
-    assert a.keys() == b.keys()
-    for key in a:
-        np.testing.assert_array_equal(a[key], b[key], err_msg=key)

@@ -11,11 +11,12 @@ import os
 import pickle
 import resource
 
+import chex
 import numpy as np
 import pytest
 
 from attention.errors import UsageError
-from tests.train.data.streams import assert_same, stream, take
+from tests.train.data.streams import stream, take
 from train.data.text.section import MaskedTextData
 
 KINDS = ["mixed images", "next tokens", "masked tokens", "last tokens of documents", "captions", "pairs in buckets"]
@@ -46,10 +47,10 @@ class TestEveryKind:
         """Process k holds the k-th block of each global batch; in evaluation's last, some hold only padding."""
         shares = [take(examples.train_batches(5, k, 4), 6) for k in range(4)]
         for expected, batch in zip(take(examples.train_batches(5), 6), whole_batches(shares), strict=True):
-            assert_same(expected, batch)
+            chex.assert_trees_all_equal(expected, batch)
         shares = [take(examples.eval_batches(k, 4, most=21), 9) for k in range(4)]
         for expected, batch in zip(take(examples.eval_batches(most=21), 9), whole_batches(shares), strict=True):
-            assert_same(expected, batch)
+            chex.assert_trees_all_equal(expected, batch)
 
     def test_a_fresh_iterator_goes_on_where_the_state_was_taken(self, examples):
         """Another seed has another order."""
@@ -62,7 +63,7 @@ class TestEveryKind:
         fresh = pickle.loads(pickle.dumps(examples)).train_batches(7)
         fresh.set_state(state)
         for expected, batch in zip(whole, [*taken, *take(fresh, 5)], strict=True):
-            assert_same(expected, batch)
+            chex.assert_trees_all_equal(expected, batch)
 
 
 @pytest.mark.parametrize("kind", ["mixed images", "masked tokens"])
@@ -70,7 +71,7 @@ def test_any_batch_size(make_examples, kind):
     """A batch may span several epochs."""
     examples = make_examples(kind)["train"]
     streams = [stream(sized(examples, batch_size=size).train_batches(5), 48 // size) for size in (6, 48)]
-    assert_same(*streams)
+    chex.assert_trees_all_equal(*streams)
 
 
 def test_batches_must_divide_among_processes(mixed):
@@ -89,7 +90,7 @@ def test_an_iterator_in_use_can_be_set_back(mixed):
     batches = mixed.train_batches(7)
     _, second, _ = (next(batches) for _ in range(3))
     batches.set_state({"taken": 1})
-    assert_same(second, *take(batches, 1))
+    chex.assert_trees_all_equal(second, *take(batches, 1))
 
 
 def digest(options, state):
@@ -131,7 +132,7 @@ def test_workers_do_not_show_and_when_one_is_killed_the_run_goes_on_without(mixe
     rest.set_state(batches.get_state())
     batches.close()
     for batch, again in zip(expected[: len(taken) + 1], [*taken, *take(rest, 1)], strict=True):
-        assert_same(batch, again)
+        chex.assert_trees_all_equal(batch, again)
 
 
 def test_too_few_files_for_workers_are_said_before_any_starts(mixed, monkeypatch):
