@@ -397,19 +397,6 @@ def test_where_all_diverge_the_run_ends_as_one_alone_does(tmp_path, monkeypatch)
 
 
 @pytest.mark.more
-def test_rates_are_trained_together_as_their_own_runs(pair, tmp_path):
-    """One of the rates is the pair's; the other is that of another run."""
-    usual = resolved("vit_digits")[0].optimizer.learning_rate
-    folder = trained(tmp_path / "both", seed=3, train__replicas=2, train__rates=(0.004, usual))
-    slow = trained(tmp_path / "slow", seed=3, train__replicas=2, optimizer__learning_rate=0.004)
-    found = result_of(folder)["replicas"]
-    assert [(one["seed"], one["learning_rate"]) for one in found] == [(3, 0.004), (4, 0.004), (3, usual), (4, usual)]
-    for ours, theirs in zip(found, result_of(slow)["replicas"] + result_of(pair)["replicas"], strict=True):
-        for split, metrics in theirs["final"].items():
-            assert_close(ours["final"][split], metrics)
-
-
-@pytest.mark.more
 def test_what_is_not_supported_is_said_first(pair, tmp_path, monkeypatch, capsys):
     with pytest.raises(UsageError, match=r"data.buckets='12' gives batches of several lengths, which train.replicas"):
         trained(tmp_path / "run", "seq2seq_dates", train__replicas=2, data__buckets="12")
