@@ -47,14 +47,6 @@ def test_chunks_change_nothing(transposed, bias, smoothing):
         chex.assert_trees_all_close(again, gradient, rtol=1e-5, atol=1e-6)
 
 
-def test_the_loss_is_the_mean_over_tokens_of_minus_the_log_of_a_softmax():
-    found, _ = sums(2)(output(False, True))[0]
-    logits = output(False, True)
-    scores = jnp.einsum("btd,dv->btv", logits.hidden, logits.kernel) + logits.bias[None, None]
-    likelihood = jnp.take_along_axis(jax.nn.softmax(scores), LABELS[..., None], axis=-1)[..., 0]
-    assert float(found) == pytest.approx(float(-jnp.sum(WEIGHT * jnp.log(likelihood))), rel=1e-5)
-
-
 def test_the_logits_of_all_tokens_are_never_there():
     largest = lambda jaxpr: max(math.prod(v.aval.shape) for e in equations(jaxpr) for v in e.outvars)  # noqa: E731
     found = {chunk: largest(jax.make_jaxpr(sums(chunk))(output(True, True))) for chunk in (0, 2)}
