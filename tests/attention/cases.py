@@ -184,7 +184,6 @@ CASES |= {
 # (case, implementation) of all that must equal the reference, and of all.
 FAST = [(name, which) for name, case in CASES.items() for which in case.implementations]
 ALL = [(name, "reference") for name in CASES] + FAST
-WEIGHTED = [(name, which) for name, which in ALL if CASES[name].weighted and which not in ("chunked", "pallas")]
 
 
 def assert_close(actual, expected, tolerance):
