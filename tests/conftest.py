@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 
 # `pytest -m gpu` takes the GPU that JAX finds, all else the CPU.
 os.environ.setdefault("JAX_PLATFORMS", "" if "gpu" in sys.argv[1:] and "-m" in sys.argv else "cpu")
@@ -103,5 +104,18 @@ def run_python():
         if check:
             assert done.returncode == 0, done.stdout + done.stderr
         return done
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys):
+    """Runs a program's main with arguments that it refuses in one sentence, and returns that."""
+
+    def run(main: Callable[[list[str]], int], arguments: list[str]) -> str:
+        assert main(arguments) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ")
+        return line
 
     return run

@@ -25,9 +25,9 @@ def test_what_is_short_is_not_cut():
 
 
 @pytest.mark.parametrize("path", ["run\udcff", "a\0b"])
-def test_an_argument_that_is_no_text_is_told(path, capsys):
-    assert main.main([f"--workdir={path}"]) == 2
-    assert capsys.readouterr().err.startswith(f"error: The argument {f'--workdir={path}'!r} is no text in UTF-8")
+def test_an_argument_that_is_no_text_is_told(path, refused):
+    said = refused(main.main, [f"--workdir={path}"])
+    assert said.startswith(f"error: The argument {f'--workdir={path}'!r} is no text in UTF-8")
 
 
 def test_what_would_steer_a_terminal_is_shown():

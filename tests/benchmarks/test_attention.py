@@ -81,10 +81,9 @@ def test_the_command_writes_what_it_prints(measured, tmp_path):
     assert "neural, paper" in printed
 
 
-def test_unknown_mechanisms_are_named_before_anything_is_measured(monkeypatch, capsys):
+def test_unknown_mechanisms_are_named_before_anything_is_measured(monkeypatch, refused):
     monkeypatch.setattr(measure.Roof, "measured", lambda dtype: 1 / 0)
-    assert attention.main(["--only", "neurall", "--growth"]) == 2
-    assert "Did you mean 'neural'" in capsys.readouterr().err
+    assert "Did you mean 'neural'" in refused(attention.main, ["--only", "neurall", "--growth"])
 
 
 def test_a_causal_mask_halves_the_work_of_pairs_and_no_other():

@@ -221,6 +221,5 @@ def test_a_script_that_was_changed_is_found(monkeypatch, tmp_path):
     assert build.main(["--check"]) == 1
 
 
-def test_a_notebook_that_is_not_there(capsys):
-    assert build.main(["06"]) == 2
-    assert "Unknown notebook '06'" in capsys.readouterr().err
+def test_a_notebook_that_is_not_there(refused):
+    assert "Unknown notebook '06'" in refused(build.main, ["06"])

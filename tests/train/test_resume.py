@@ -69,14 +69,13 @@ def changed_at(workdir):
     return sorted((p, p.stat().st_mtime_ns) for p in workdir.rglob("*") if p.is_file() and p.name != LOCK)
 
 
-def test_when_all_checkpoints_are_damaged_nothing_is_overwritten(uninterrupted, tmp_path, capsys):
+def test_when_all_checkpoints_are_damaged_nothing_is_overwritten(uninterrupted, tmp_path, refused):
     workdir = tmp_path / "run"
     shutil.copytree(uninterrupted, workdir)
     for file in (workdir / "checkpoints").rglob("manifest.ocdbt"):
         file.write_bytes(b"")
     before = changed_at(workdir)
-    assert main.main(arguments(workdir, **RESUMED)) == 2
-    assert "None of the checkpoints" in capsys.readouterr().err
+    assert "None of the checkpoints" in refused(main.main, arguments(workdir, **RESUMED))
     assert changed_at(workdir) == before
 
 
@@ -96,26 +95,25 @@ def test_an_epochs_line_averages_all_of_its_steps(uninterrupted, tmp_path):
     assert epochs == {5: pytest.approx(np.mean(losses[:5])), 10: pytest.approx(np.mean(losses[5:10]))}
 
 
-def test_a_second_run_in_the_same_folder_is_refused(uninterrupted, capsys):
+def test_a_second_run_in_the_same_folder_is_refused(uninterrupted, refused):
     before = (uninterrupted / "config.json").read_text()
     with claimed(uninterrupted, read_config(uninterrupted), {}):
         longer = arguments(uninterrupted, **RESUMED | {"train__length": "14 steps"})
-        assert main.main(longer) == 2
+        assert "Another process is training in" in refused(main.main, longer)
     assert (uninterrupted / "config.json").read_text() == before
-    assert "Another process is training in" in capsys.readouterr().err
 
 
-def test_a_length_below_what_was_trained_is_refused(uninterrupted, capsys):
+def test_a_length_below_what_was_trained_is_refused(uninterrupted, refused):
     shorter, before = RESUMED | {"train__length": "3 steps"}, changed_at(uninterrupted)
-    assert main.main(arguments(uninterrupted, **shorter)) == 2
-    assert "has been trained for 12 steps, but train.length is 3 steps" in capsys.readouterr().err
+    assert "has been trained for 12 steps, but train.length is 3 steps" in refused(
+        main.main, arguments(uninterrupted, **shorter)
+    )
     assert changed_at(uninterrupted) == before
 
 
-def test_another_config_is_refused_naming_the_fields(uninterrupted, capsys):
+def test_another_config_is_refused_naming_the_fields(uninterrupted, refused):
     changed = RESUMED | {"model__width": 32, "seed": 3, "train__length": "20 steps"}
-    assert main.main(arguments(uninterrupted, **changed)) == 2
-    printed = capsys.readouterr().err
+    printed = refused(main.main, arguments(uninterrupted, **changed))
     assert "model.width was 16 and is now 32; seed was 0 and is now 3" in printed
     assert "train.length" not in printed
 
@@ -128,15 +126,14 @@ def test_evaluate_gets_the_same_numbers(uninterrupted, step, split, name):
     assert metrics == result[name][split]
 
 
-def test_evaluate_tells_of_mistakes(uninterrupted, tmp_path, capsys):
+def test_evaluate_tells_of_mistakes(uninterrupted, tmp_path, refused):
     for workdir, flag, message in (
         (tmp_path, "--split=test", "has no config.json"),
         (uninterrupted, "--step=7", "--step=7 has no checkpoint; choose last, best or one of"),
         (uninterrupted, "--config.model.depth=2", "--config.model.depth is what the run was trained with"),
         (uninterrupted, "--split=tset", "Did you mean 'test'?"),
     ):
-        assert evaluate.main([f"--workdir={workdir}", flag]) == 2
-        assert message in capsys.readouterr().err
+        assert message in refused(evaluate.main, [f"--workdir={workdir}", flag])
 
 
 class Killed(BaseException):

@@ -40,8 +40,8 @@ def written(tmp_path, name, *rows, **call):
 OTHER = ROW | {"spec": "linear"}
 
 
-def cell_of(directory, spec="delta", trial="recall", rates=("1e-3",)):
-    return Cell(trial, spec, directory, rates, 2, 5)
+def cell_of(directory, trial="recall", rates=("1e-3",)):
+    return Cell(trial, "delta", directory, rates, 2, 5)
 
 
 def test_of_rates_that_are_equally_good_the_lowest_is_chosen():
@@ -143,17 +143,17 @@ def test_the_kept_table_is_one_whose_trials_are_as_they_are_now():
         (["delta", "--workdir=x", "--all", "--only=recall"], "--all is without --only"),
     ],
 )
-def test_mistakes_are_one_sentence(arguments, message, capsys, tmp_path, monkeypatch):
+def test_mistakes_are_one_sentence(arguments, message, refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert trials.main(arguments) == 2
-    assert message in capsys.readouterr().err
+    assert message in refused(trials.main, arguments)
     assert not list(tmp_path.iterdir())
 
 
-def test_what_does_not_compare_is_refused_before_anything_is_trained(tmp_path, capsys):
+def test_what_does_not_compare_is_refused_before_anything_is_trained(tmp_path, refused):
     written(tmp_path, "trials", OTHER)
-    assert trials.main(["delta", "--only=recall", f"--workdir={tmp_path}"]) == 2
-    assert "in the trial recall, data.source was" in capsys.readouterr().err
+    assert "in the trial recall, data.source was" in refused(
+        trials.main, ["delta", "--only=recall", f"--workdir={tmp_path}"]
+    )
     assert [path.name for path in tmp_path.iterdir()] == [cells.TABLE]
 
 

@@ -52,14 +52,6 @@ def run_of(tmp_path_factory):
     return run
 
 
-def refused(program, flags, capsys):
-    """The sentence of a mistake."""
-    assert program.main(flags) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-    return line
-
-
 @pytest.mark.parametrize("name", ["gpt_pydoc", "translate_dates"])
 def test_kill_9_and_again_is_bit_identical(name, run_of, tmp_path, run_python):
     """Packed windows, their cuts and masks, buckets, their order and what evaluations write included."""
@@ -69,24 +61,24 @@ def test_kill_9_and_again_is_bit_identical(name, run_of, tmp_path, run_python):
     assert_same(tmp_path / "run", run_of(name))
 
 
-def test_another_tokeniser_is_refused(run_of, tmp_path, capsys):
+def test_another_tokeniser_is_refused(run_of, tmp_path, refused):
     run = shutil.copytree(run_of("translate_dates"), tmp_path / "run")
     tokeniser = run / "target_tokeniser.json"
     tokeniser.write_text(tokeniser.read_text().replace("{", "{ ", 1))
     for program, flags in ((evaluate, [f"--workdir={run}"]), (main, command("translate_dates", run))):
-        assert "target_tokeniser.json differs from what the data give now" in refused(program, flags, capsys)
+        assert "target_tokeniser.json differs from what the data give now" in refused(program.main, flags)
 
 
-def test_what_lacks_something_does_not_generate(run_of, tmp_path, capsys):
+def test_what_lacks_something_does_not_generate(run_of, tmp_path, refused):
     gpt = run_of("gpt_pydoc")
     copy = shutil.copytree(gpt, tmp_path / "run", ignore=shutil.ignore_patterns("tokeniser.json", "checkpoints"))
     flags = [f"--workdir={copy}", "--prompt=words"]
-    assert "tokeniser.json cannot be read" in refused(generate, flags, capsys)
+    assert "tokeniser.json cannot be read" in refused(generate.main, flags)
     shutil.copy(gpt / "tokeniser.json", copy)
-    assert "has no checkpoint yet" in refused(generate, flags, capsys)
+    assert "has no checkpoint yet" in refused(generate.main, flags)
     shutil.copytree(gpt / "checkpoints", copy / "checkpoints")
     (copy / "tokeniser.json").write_text(tokenisers.make("words", ["a tokeniser of some words"]).dumps())
-    assert "has 7 tokens, but the parameters of step" in refused(generate, flags, capsys)
+    assert "has 7 tokens, but the parameters of step" in refused(generate.main, flags)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +89,9 @@ def test_what_lacks_something_does_not_generate(run_of, tmp_path, capsys):
         (translate, "vit_digits", ["text"], "only models of translation translate"),
     ],
 )
-def test_runs_of_other_tasks_do_not_write(program, config, flags, message, tmp_path, capsys):
+def test_runs_of_other_tasks_do_not_write(program, config, flags, message, tmp_path, refused):
     (tmp_path / "config.json").write_text(json.dumps(loading.load(f"configs/{config}.py").to_dict()))
-    assert message in refused(program, [f"--workdir={tmp_path}", *flags], capsys)
+    assert message in refused(program.main, [f"--workdir={tmp_path}", *flags])
 
 
 MISTAKES = {
@@ -130,9 +122,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("program", "name"), MISTAKES)
-def test_mistakes_are_one_sentence(program, name, run_of, capsys):
+def test_mistakes_are_one_sentence(program, name, run_of, refused):
     for flags, message in MISTAKES[program, name]:
-        assert message in refused(program, [f"--workdir={run_of(name)}", *flags], capsys)
+        assert message in refused(program.main, [f"--workdir={run_of(name)}", *flags])
 
 
 # Language models

@@ -397,13 +397,13 @@ def test_where_all_diverge_the_run_ends_as_one_alone_does(tmp_path, monkeypatch)
 
 
 @pytest.mark.more
-def test_what_is_not_supported_is_said_first(pair, tmp_path, monkeypatch, capsys):
+def test_what_is_not_supported_is_said_first(pair, tmp_path, monkeypatch, refused):
     with pytest.raises(UsageError, match=r"data.buckets='12' gives batches of several lengths, which train.replicas"):
         trained(tmp_path / "run", "seq2seq_dates", train__replicas=2, data__buckets="12")
     assert not (tmp_path / "run").exists()
     for replica in (-1, 2):
-        assert evaluate.main(["--workdir", str(pair), f"--replica={replica}"]) == 2
-        assert f"--replica={replica} is not one of this run's: train.replicas=2, so give 0" in capsys.readouterr().err
+        said = refused(evaluate.main, ["--workdir", str(pair), f"--replica={replica}"])
+        assert f"--replica={replica} is not one of this run's: train.replicas=2, so give 0" in said
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(UsageError, match=r"2 replicas .* train in one process, but there are 2"):
         Replicas.of(resolved("vit_digits", train__replicas=2)[0], one_device())
