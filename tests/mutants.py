@@ -102,9 +102,9 @@ def chosen(only: Sequence[str], start: str) -> list[Mutant]:
     return [listed[name] for name in names if not only or name in only]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Plants the chosen mutants; returns 0 where all are killed."""
-    flags = parser().parse_args(arguments)
+    flags = parser().parse_args()
     planted, verdicts = chosen(flags.only, flags.start), {}
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = copied(Path(folder) / "checkout")
