@@ -281,7 +281,7 @@ class Checked:
             valid.check(getattr(self, name), self.PATH + name)
         for name, divisor in {name: valid.note(Multiple) for name, valid in valids.items()}.items():
             if divisor and (value := getattr(self, name)) % (number := getattr(self, divisor)):
-                said = f"{self.PATH}{divisor}={number} does not divide {self.PATH.lower()}{name}={value}"
+                said = f"{self.PATH}{divisor}={number} does not divide {self.PATH}{name}={value}"
                 raise UsageError(f"{said}; choose a divisor of {value}.")
 
 

@@ -130,6 +130,7 @@ MISTAKES = [
     ("encoder_decoder", {"shared_embeddings": True}, "needs one vocabulary, but the source's has 11 tokens and the t"),
     ("captioner", {"encoder": "vitt"}, "Did you mean 'vit'"),
     ("captioner", {"encoder": "vit(patch=5)"}, "does not divide images of 8x12 pixels"),
+    ("captioner", {"encoder": "cnn(width=10)"}, "is invalid: groups=4 does not divide width=10"),
 ]
 
 
