@@ -16,21 +16,17 @@ from train import cli
 from train.cli.files import write_text
 
 
-def _draw(found: Any, wanted: str, names: Sequence[str], out: Path) -> None:
+def _draw(made: Any, out: Path) -> None:
     """Draws every group's training curves, the first metric of all groups side by side, and the tuning."""
-    from analysis import compare
-    from analysis.comparison import default_metrics
     from analysis.metrics import METRICS
     from analysis.pictures import curves, intervals, style, tuning
 
-    name = next(iter(names), default_metrics(found)[0])
-    values = {group.label: [run.value(name) for run in group.runs] for group in found.groups}
-    against = compare.baseline(found, wanted)
-    baselines = {baseline.label for _, baseline in against.pairs(found)} if against else ()
+    name, groups = next(iter(made.compared)), made.found.groups
+    values = {group.label: [run.value(name) for run in group.runs] for group in groups}
+    baselines = {compared.baseline.label for compared in made.comparisons}
     style.save(intervals.figure(values, METRICS[name], baselines), out / "comparison")
-    records = {group.label: [run.record for run in group.runs] for group in found.groups}
-    style.save(curves.figure(records), out / "curves")
-    for number, sweep in enumerate(sweep for sweep in found.sweeps if sweep.get("tune")):
+    style.save(curves.figure({group.label: [run.record for run in group.runs] for group in groups}), out / "curves")
+    for number, sweep in enumerate(sweep for sweep in made.found.sweeps if sweep.get("tune")):
         style.save(tuning.figure(sweep), out / f"tuning{number or ''}")
 
 
@@ -48,12 +44,11 @@ def main(flags: argparse.Namespace) -> None:
     from analysis.pages import comparison as page
 
     out = flags.out or _folder(flags.places)
-    found = runs.find(flags.places)
     names = [name for name in flags.metric.split(",") if name]
-    made = comparison.report(found, flags.baseline, names, flags.at)
+    made = comparison.report(runs.find(flags.places), flags.baseline, names, flags.at)
     files = [*made.write(out), out / "report.html"]
     write_text(files[-1], page.page(made, out))
-    _draw(found, flags.baseline, names, out)
+    _draw(made, out)
     screen.show(made, files)
 
 

@@ -1,7 +1,6 @@
 """The explorer's page: one HTML file with its script, its style, and the weights as bytes."""
 
 import base64
-import dataclasses
 import gzip
 import html
 from collections.abc import Mapping, Sequence
@@ -32,24 +31,6 @@ def quantised(
     return np.rint(weights / step).astype(np.int8 if signed else np.uint8), step
 
 
-@dataclasses.dataclass
-class Store:
-    """The bytes of a page, one array after another."""
-
-    data: bytearray = dataclasses.field(default_factory=bytearray)
-
-    def add(self, values: Float[np.ndarray, "..."]) -> dict[str, Any]:
-        """Appends a quantised array; returns where it starts, its step, and whether its bytes are signed."""
-        numbers, step = quantised(np.asarray(values, np.float32))
-        place = {"at": len(self.data), "step": step, "signed": numbers.dtype == np.int8}
-        self.data += numbers.tobytes()
-        return place
-
-    def packed(self) -> str:
-        """Compresses the bytes and encodes them in base 64."""
-        return base64.b64encode(gzip.compress(bytes(self.data), 6, mtime=0)).decode()
-
-
 def of(runs: Sequence[Looks]) -> str:
     """Writes the page of runs that see the same examples.
 
@@ -71,7 +52,7 @@ def gallery(mechanisms: Mapping[str, Sequence[Looks]]) -> str:
 def _page(parts: Sequence[tuple[str, str, Sequence[Looks]]], gallery: bool = False) -> str:
     """Fills the template with parts side by side, each with a name, a description and runs."""
     _check_size([run for *_, runs in parts for run in runs])
-    store = Store()
+    store = bytearray()
     data = {
         "gallery": gallery,
         "examples": [
@@ -89,7 +70,8 @@ def _page(parts: Sequence[tuple[str, str, Sequence[Looks]]], gallery: bool = Fal
         ],
     }
     title = "What the heads see: " + html.escape(", ".join(name for name, *_ in parts))
-    return shell.filled(Path(__file__).with_suffix(".html"), data, TITLE=title, WEIGHTS=store.packed())
+    packed = base64.b64encode(gzip.compress(bytes(store), 6, mtime=0)).decode()
+    return shell.filled(Path(__file__).with_suffix(".html"), data, TITLE=title, WEIGHTS=packed)
 
 
 def _check_size(runs: Sequence[Looks]) -> None:
@@ -114,23 +96,31 @@ def _about(run: Looks) -> str:
     return f"{model.name} · {', '.join(sorted(attentions))}"
 
 
-def _look(look: Look, run: Looks, store: Store) -> dict[str, Any]:
+def _add(values: Float[np.ndarray, "..."], store: bytearray) -> dict[str, Any]:
+    """Appends a quantised array to the page's bytes; returns where it starts, its step, and whether it is signed."""
+    numbers, step = quantised(np.asarray(values, np.float32))
+    place = {"at": len(store), "step": step, "signed": numbers.dtype == np.int8}
+    store += numbers.tobytes()
+    return place
+
+
+def _look(look: Look, run: Looks, store: bytearray) -> dict[str, Any]:
     image = None
     if look.image is not None:
         height, width, channels = look.image.shape
-        image = store.add(look.image) | {"height": height, "width": width, "channels": channels}
+        image = _add(look.image, store) | {"height": height, "width": width, "channels": channels}
     stacks = [{"name": name} | _stack(look, name, maps, run, store) for name, maps in look.maps.items()]
     return {"note": look.note, "expected": look.expected, "image": image, "stacks": stacks}
 
 
-def _stack(look: Look, name: str, maps: TextMaps, run: Looks, store: Store) -> dict[str, Any]:
+def _stack(look: Look, name: str, maps: TextMaps, run: Looks, store: bytearray) -> dict[str, Any]:
     if not all(np.isfinite(layer).all() for layer in maps.layers.values()):
         raise UsageError(f"The weights of {run.directory} are not finite; give an earlier --step.")
     pairs = look.pairs(maps)
     layers = []
     for number, (path, weights) in enumerate(maps.layers.items()):
-        heads = [store.add(head) for head in weights] + [store.add(weights.mean(0))]
-        heads += [store.add(maps.rollout[number])] if maps.rollout else []
+        heads = [_add(head, store) for head in (*weights, weights.mean(0))]
+        heads += [_add(maps.rollout[number], store)] if maps.rollout else []
         scores = {pattern: np.round(row, 3).tolist() for pattern, row in patterns.scores(weights, pairs).items()}
         layers.append({"name": _mechanism(run, path, number), "maps": heads, "scores": scores})
     return {

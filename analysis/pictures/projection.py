@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.pictures import style
-from attention import Mask, gaussian_attention
+from attention import gaussian_attention
 from attention.errors import UsageError
 from train.cli.terminal import counted
 
@@ -17,26 +17,22 @@ MOST = 1000  # most points, and most steps
 SHOWN = 0.02  # neighbours are drawn if their weight exceeds this fraction of the greatest weight
 
 
-def project(
-    points: Float[np.ndarray, "n d"], sigma: float, steps: int = 1, *, itself: bool = True
-) -> Float[np.ndarray, "steps+1 n d"]:
+def project(points: Float[np.ndarray, "n d"], sigma: float, steps: int = 1) -> Float[np.ndarray, "steps+1 n d"]:
     """Moves points by self-attention with q = k = v (Sanger, eq. 14), not normalised; returns all steps and the start.
 
     Args:
       points: The points, one in each row.
       sigma: σ of the Gaussian weights.
       steps: How often the points are replaced by attention's output.
-      itself: Whether a point attends to itself too.
 
     Raises:
       UsageError: σ is not above 0, or the number of steps is not from 1 to `MOST`.
     """
     if not 1 <= steps <= MOST:
         raise UsageError(f"The number of steps must be from 1 to {MOST}, not {steps}.")
-    others = None if itself else Mask(dense=~jnp.eye(len(points), dtype=bool)[None])
     path = [jnp.asarray(points)[:, None]]
     for _ in range(steps):
-        path.append(gaussian_attention(path[-1], path[-1], sigma=sigma, normalise=False, mask=others))
+        path.append(gaussian_attention(path[-1], path[-1], sigma=sigma, normalise=False))
     return np.stack([np.asarray(step[:, 0]) for step in path])
 
 
@@ -63,20 +59,17 @@ def from_circle(points: Float[np.ndarray, "n 2"]) -> float:
 
 
 @style.quiet
-def figure(
-    points: Float[np.ndarray, "n 2"], sigmas: Sequence[float] = (0.05, 0.25, 1.0), steps: int = 1, chosen: int = 0
-) -> Figure:
-    """Draws one point with its neighbours at the middle σ, as the paper does, then all points for each σ.
+def figure(points: Float[np.ndarray, "n 2"], sigmas: Sequence[float] = (0.05, 0.25, 1.0), steps: int = 1) -> Figure:
+    """Draws the first point with its neighbours at the middle σ, as the paper does, then all points for each σ.
 
     Args:
       points: Points on a plane, around the unit circle.
       sigmas: σ of each panel of all points.
       steps: Number of steps of attention.
-      chosen: Index of the point in the first panel.
     """
     drawn = Figure(figsize=(2.4 * (len(sigmas) + 1), 3.4))
     first, *rest = drawn.subplots(1, len(sigmas) + 1)
-    _one(first, points, sorted(sigmas)[len(sigmas) // 2], chosen)
+    _one(first, points, sorted(sigmas)[len(sigmas) // 2])
     for axes, sigma in zip(rest, sigmas, strict=True):
         _all(axes, project(points, sigma, steps))
         axes.set_title(f"all, σ = {sigma:g}, {counted(steps, 'step')}")
@@ -87,9 +80,9 @@ def figure(
     return drawn
 
 
-def _one(axes: Axes, points: Float[np.ndarray, "n 2"], sigma: float, chosen: int) -> None:
-    """Draws a point, its neighbours and its projection; the dotted line of a greater weight is thicker."""
-    others, query = np.delete(points, chosen, axis=0), points[chosen]
+def _one(axes: Axes, points: Float[np.ndarray, "n 2"], sigma: float) -> None:
+    """Draws the first point, its neighbours and its projection; the dotted line of a greater weight is thicker."""
+    query, others = points[0], points[1:]
     q, k = (jnp.asarray(x).reshape(-1, 1, 2) for x in (query, others))
     out, weights = gaussian_attention(q, k, sigma=sigma, normalise=False, return_weights=True)
     out, weights = np.asarray(out).reshape(2), np.asarray(weights).reshape(-1)

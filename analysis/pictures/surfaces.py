@@ -77,9 +77,7 @@ def neural(
     """
     if score.pairs == "unique":
         raise UsageError("With unique pairs, each pair has another surface; train with pairs='shared'.")
-    layers = []
-    while f"layer_{len(layers)}_kernel" in params:
-        layers.append(tuple(params[f"layer_{len(layers)}_{piece}"] for piece in ("kernel", "bias")))
+    layers = score.layers(params)
     if score.per_head:
         heads = len(layers[0][0])
         if not 0 <= head < heads:
@@ -87,10 +85,9 @@ def neural(
         layers = [tuple(piece[head] for piece in layer) for layer in layers]
     width = layers[0][0].shape[0] // 2
     points = jnp.asarray(plane(extent, width), layers[0][0].dtype)
-    scale = (width if score.dim is None else params["down_query_kernel"].shape[-2]) ** -0.5 if score.scale else 1.0
 
     def scored(point: Float[Array, " width"]) -> Float[Array, ""]:
-        return scale * reference.neural_score(point, point, (), layers, ACTIVATIONS[score.activation])
+        return reference.neural_score(point, point, (), layers, ACTIVATIONS[score.activation])
 
     return Surface(title, np.asarray(jax.jit(jax.vmap(jax.vmap(scored)))(points)), extent)
 

@@ -22,12 +22,6 @@ def test_of_two_points_each_weight_is_a_logistic_function():
     np.testing.assert_allclose(moved, [(1 - own) * points[1], own * points[1]], rtol=1e-5)
 
 
-def test_without_themselves_two_points_change_places():
-    points = np.array([[0.0, 1.0], [2.0, 3.0]])
-    found = projection.project(points, sigma=0.5, steps=2, itself=False)
-    np.testing.assert_allclose(found, [points, points[::-1], points], rtol=1e-6)
-
-
 def test_wrong_steps_points_and_widths():
     with pytest.raises(UsageError, match="must be from 1 to 1000, not 0"):
         projection.project(projection.noisy_circle(), 1.0, steps=0)
