@@ -7,6 +7,7 @@ from typing import Any
 from analysis import trials
 from analysis.tables import plain_markdown
 from analysis.trials import Reached
+from attention.errors import listed
 from train.grids.trial_table import FIRST, TrialTable
 from train.grids.trying import KEPT
 
@@ -77,6 +78,4 @@ def numbers() -> Iterator[tuple[str, str]]:
 
 
 def _listed(specs: Sequence[str]) -> str:
-    text = ", ".join(f"`{spec}`" for spec in specs[:LISTED])
-    more = f" and {len(specs) - LISTED} more" if len(specs) > LISTED else ""
-    return text + more or "–"
+    return listed([f"`{spec}`" for spec in specs], LISTED) or "–"

@@ -147,18 +147,18 @@ class Claim:
     def before(self) -> str:
         """The verdict by the rules that held when the runs were trained; '' for a claim that had no row then."""
         study, comparison = self.was or (self.study, self.comparison)
-        judged = as_declared(study, self.metric, self.split).get(comparison) if study else None
-        if judged is None or self.evidence == ANOTHER:
+        verdict = as_declared(study, self.metric, self.split).get(comparison) if study else None
+        if verdict is None or self.evidence == ANOTHER:
             return ""
-        return self._of_curve(judged) if self.curve else _some_difference(judged.words)
+        return self._of_curve(verdict) if self.curve else _some_difference(verdict.words)
 
     @property
     def marks(self) -> tuple[str, ...]:
         """The `MARKS` that a reader must know beside the verdict; none for claims that are not tested."""
-        judged = self._judged()
-        if judged is None or self.ruled == NOT_TESTED:
+        verdict = self._judged()
+        if verdict is None or self.ruled == NOT_TESTED:
             return ()
-        study, made, row = ALL[self.study], declared(self.study), judged.comparison
+        study, made, row = ALL[self.study], declared(self.study), verdict.comparison
         before = as_declared(self.study, self.metric, self.split).get(self.comparison)
         elsewhere = (self.metric or made.metric, self.split, self.curve) != (made.metric, "test", False)
         so = {
@@ -182,8 +182,8 @@ class Claim:
             return ", ".join(f"`{text} = {numbers.come_to(text, printed)}`" for text, printed in self.sums)
         if self.trial:
             return _effect_of_trial(tried()[self.says])
-        judged = self._judged()
-        return "" if judged is None or self.curve else self._effect(judged)
+        verdict = self._judged()
+        return "" if verdict is None or self.curve else self._effect(verdict)
 
     @property
     def grounds(self) -> str:
@@ -215,19 +215,19 @@ class Claim:
         so = [value > 1 if self.claimed == "above" else value < 1 for value in (least, greatest)]
         return HOLDS if all(so) else UNDECIDED if any(so) else DOES_NOT
 
-    def _effect(self, judged: Verdict) -> str:
+    def _effect(self, verdict: Verdict) -> str:
         metric = metrics.find(self.metric or declared(self.study).metric)
-        number, seeds = judged.number(metric), len(judged.differences)
+        number, seeds = verdict.number(metric), len(verdict.differences)
         title = "training " * (self.split == "train") + metric.title.removesuffix(", %")
         of = title if metric.unit and title.startswith(metric.unit) else f"{metric.unit} of {title}".strip()
         said = f"{number} {of}, {seeds} seeds"
-        if judged.comparison.claim in verdicts.ONE_SIDED and self.evidence != ANOTHER:
-            least = verdicts.limit(judged.comparison, declared(self.study).margin)
+        if verdict.comparison.claim in verdicts.ONE_SIDED and self.evidence != ANOTHER:
+            least = verdicts.limit(verdict.comparison, declared(self.study).margin)
             said += f"; asked is a gain above {metric.text(least, '+')}"
-        effect = judged.comparison.effect * (-1 if metric.lower else 1)
-        if judged.words == UNDECIDED:
-            said += f"; finds {metric.text(judged.detects)}"
-        if judged.words == UNDECIDED and effect and abs(effect - number.value) > number.spread:
+        effect = verdict.comparison.effect * (-1 if metric.lower else 1)
+        if verdict.words == UNDECIDED:
+            said += f"; finds {metric.text(verdict.detects)}"
+        if verdict.words == UNDECIDED and effect and abs(effect - number.value) > number.spread:
             said += f"; alone, its interval leaves out the paper's {metric.text(effect, '+')}"
         return said
 
@@ -286,8 +286,7 @@ def tried() -> dict[str, Verdict]:
     table = TrialTable.read(trying.KEPT)
     family = [Comparison(claim.says, [claim.spec], [claim.other], claim.claimed) for claim in of_trials]
     pairs = [trials.at_greatest(table, claim.trial, claim.spec, claim.other) for claim in of_trials]
-    judged = verdicts.judge_differences(pairs, trials.declared(family))
-    return {verdict.comparison.name: verdict for verdict in judged}
+    return {row.comparison.name: row for row in verdicts.judge_differences(pairs, trials.declared(family))}
 
 
 def table(paper: str) -> str:
@@ -370,8 +369,8 @@ def _measured_by(made: Declaration, metric: str, split: str) -> Declaration:
 
 def _judged_by(study: str, families: Sequence[Declaration], split: str) -> dict[str, Verdict]:
     runs = found(study)
-    judged = [verdict for made in families for verdict in verdicts.judge(runs, made, split)] if runs else []
-    return {verdict.comparison.name: verdict for verdict in judged}
+    rows = [row for made in families for row in verdicts.judge(runs, made, split)] if runs else []
+    return {row.comparison.name: row for row in rows}
 
 
 def _some_difference(words: str) -> str:

@@ -20,7 +20,7 @@ KEPT = ("seed", "best", "best_step", "steps", "parameters", "git")
 # Options of today's models, compared with the mechanisms: shared keys and values, a latent, norms, a window.
 OPTIONS = ("kv_heads=1", "latent=16", "qk_norm='rms'", "window=8")
 TODAY = tuple(f"dot_product({option})" for option in OPTIONS)
-Found = dict[str, list[dict[str, Any]]]  # the results of a spec string's seeds
+Rows = dict[str, list[dict[str, Any]]]  # the results of a spec string's seeds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Table:
             raise UsageError(f"Nothing has finished in {folder}; the logs there say why.")
         self.write(found)
 
-    def write(self, found: Found) -> None:
+    def write(self, found: Rows) -> None:
         """Writes the JSON: these results, and those of other rows and seeds that it has."""
         some, file = next(iter(found.values()))[0], runs.file_of(self.name)
         before = read_json(file) if file.exists() else {"versions": some["versions"], "runs": {}}
@@ -84,7 +84,7 @@ class Table:
         about = {"command": f"python -m studies.{self.name}", "each": f"{command} --config.seed=SEED, one CPU a run"}
         runs.write(self.name, about, some, kept)
 
-    def _merged(self, before: Found, found: Found) -> Found:
+    def _merged(self, before: Rows, found: Rows) -> Rows:
         """Merges runs, ordered by row and seed; each run keeps its own commit."""
         merged = {}
         for spec in self.specs:
@@ -92,7 +92,7 @@ class Table:
             merged[spec] = [{key: by_seed[seed][key] for key in KEPT} for seed in sorted(by_seed)]
         return {spec: done for spec, done in merged.items() if done}
 
-    def markdown(self, kept: Found) -> str:
+    def markdown(self, kept: Rows) -> str:
         """Tabulates the mean and range over seeds, and the parameters."""
         rows = []
         for spec, done in kept.items():
