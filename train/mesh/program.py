@@ -77,19 +77,16 @@ class StepProgram:
 
         step = self._replicas.over(one, True, False, True, True)
 
-        def body(carry: tuple[jax.Array, TrainState, Report]) -> tuple[jax.Array, TrainState, Report]:
-            number, state, reports = carry
+        def body(number: jax.Array, carry: tuple[TrainState, Report]) -> tuple[TrainState, Report]:
+            state, reports = carry
             state, report = step(state, arrays, jax.tree.map(lambda x: x[number], rows), of_each)
-            return number + 1, state, jax.tree.map(lambda all, new: all.at[number].set(new), reports, report)
+            return state, jax.tree.map(lambda all, new: all.at[number].set(new), reports, report)
 
         first = jax.tree.map(lambda x: x[0], rows)
         shapes = jax.eval_shape(step, state, arrays, first, of_each)[1]
         reports = jax.tree.map(lambda x: jnp.zeros((self._feed.most, *x.shape), x.dtype), shapes)
-
-        def goes_on(carry: tuple[jax.Array, TrainState, Report]) -> jax.Array:
-            return (carry[0] < count) & jnp.any(carry[1].alive)
-
-        return jax.lax.while_loop(goes_on, body, (jnp.int32(0), state, reports))[1:]
+        # To ask at each step whether any replica is alive, devices would have to wait for one another.
+        return jax.lax.fori_loop(0, count, body, (state, reports))
 
 
 def _shapes(rows: Rows) -> tuple:

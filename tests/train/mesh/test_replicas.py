@@ -186,7 +186,7 @@ def test_kernels_are_told_of_replicas():
     assert not in_replicas()
 
 
-@pytest.mark.long
+@pytest.mark.more
 def test_a_replica_a_device_communicates_nothing(run_python):
     assert "silent" in run_python("-c", SILENT, devices=4).stdout
 
