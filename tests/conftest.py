@@ -98,6 +98,7 @@ def run_python():
     def run(*arguments: str, devices: int = 1, check: bool = True, **options) -> subprocess.CompletedProcess:
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
         environment = os.environ | {"XLA_FLAGS": flags.strip()} | ({"JAX_PLATFORMS": "cpu"} if devices > 1 else {})
+        environment |= options.pop("env", {})
         done = subprocess.run(
             [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, **options
         )

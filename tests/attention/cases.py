@@ -184,6 +184,11 @@ CASES |= {
 # (case, implementation) of all that must equal the reference, and of all.
 FAST = [(name, which) for name, case in CASES.items() for which in case.implementations]
 ALL = [(name, "reference") for name in CASES] + FAST
+# Of two sequences of 20 queries and 27 keys; some have no key, and some no query.
+SEGMENTS = {
+    "query_segments": jnp.repeat(jnp.array([[0, 1, 2], [2, 3, 5]]), jnp.array([9, 8, 3]), axis=1),
+    "key_segments": jnp.repeat(jnp.array([[0, 1, 2], [2, 4, 5]]), jnp.array([5, 20, 2]), axis=1),
+}
 
 
 def assert_close(actual, expected, tolerance):

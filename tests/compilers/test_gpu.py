@@ -25,20 +25,17 @@ KERNELS = {"neural(dim=2)": 2, "neural(dim=16)": 3, "additive": 3}  # of both pa
 
 
 @pytest.mark.parametrize("spec", once(KERNELS, ["neural(dim=2)"]))
-def test_ptxas_spills_no_register(spec, run_python, monkeypatch):
-    for name, value in HERE.items():
-        monkeypatch.setenv(name, value)
+def test_ptxas_spills_no_register(spec, run_python):
     program = PROGRAM.replace("tpu_custom_call", "mosaic_gpu")
-    done = run_python("-c", program, "h100", repr([spec]), "(1024,)")
+    done = run_python("-c", program, "h100", repr([spec]), "(1024,)", env=HERE)
     spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads$", done.stdout + done.stderr, re.MULTILINE)
     assert spills == [("0", "0")] * 2 * KERNELS[spec], "in float32 and bfloat16"
 
 
 @pytest.mark.parametrize("spec", once(FUSED, FUSED[1:2]))
-def test_any_function_of_a_pair_passes_triton_forward_and_backward(spec, run_python, monkeypatch):
-    for name, value in HERE.items():
-        monkeypatch.setenv(name, value)
-    done = run_python("-c", PROGRAM.replace("tpu_custom_call", "__gpu$xla.gpu.triton"), "h100", repr([spec]), "(1024,)")
+def test_any_function_of_a_pair_passes_triton_forward_and_backward(spec, run_python):
+    program = PROGRAM.replace("tpu_custom_call", "__gpu$xla.gpu.triton")
+    done = run_python("-c", program, "h100", repr([spec]), "(1024,)", env=HERE)
     assert len(done.stdout.splitlines()) == 2, "in float32 and bfloat16"
 
 
@@ -54,11 +51,9 @@ print(len(re.findall(r"subtract\\((%?[\\w.]+), \\1\\)", text)), text.count("redu
 """
 
 
-def test_xla_keeps_all_three_parts_of_float32(run_python, monkeypatch):
+def test_xla_keeps_all_three_parts_of_float32(run_python):
     """If XLA left out a conversion to bfloat16 and back, the second part would be zero."""
-    for name, value in HERE.items():
-        monkeypatch.setenv(name, value)
-    assert run_python("-c", PARTS).stdout.split() == ["0", "3"]
+    assert run_python("-c", PARTS, env=HERE).stdout.split() == ["0", "3"]
 
 
 @pytest.mark.more
@@ -68,10 +63,8 @@ def test_what_a_gpu_runs_differs_between_mechanisms_dtypes_and_masks(run_python)
 
 
 @pytest.mark.more
-def test_chunks_at_once_start_fewer_kernels_than_a_loop_over_them(run_python, monkeypatch):
-    for name, value in HERE.items():
-        monkeypatch.setenv(name, value)
-    printed = run_python("-m", "benchmarks.compilers.launches", "--only", "linear").stdout
+def test_chunks_at_once_start_fewer_kernels_than_a_loop_over_them(run_python):
+    printed = run_python("-m", "benchmarks.compilers.launches", "--only", "linear", env=HERE).stdout
     kernels = re.findall(r"^\| `linear` \| [a-z ]+ \| ([\d,]+) \| ([\d,]+) \|", printed, re.MULTILINE)
     assert len(kernels) == 2, "forward, and both passes"
     for at_once, looped in kernels:

@@ -109,17 +109,10 @@ def _before(parts: Parts, kinds: Sequence[Kind], inputs: Sequence[Any], heads: i
             continue
         by_head = any(HEAD in parts.kinds[i] for i in numbers)
         known = frozenset({side} - {None}) | (frozenset({HEAD}) if by_head or side == ROWS else frozenset())
-        reads = [kind <= known for kind in kinds]
-        some = [_wide(x) for x, read in zip(inputs, reads, strict=True) if read]
+        some = [_wide(x) if kind <= known else None for x, kind in zip(inputs, kinds, strict=True)]
         if by_head and side == COLUMNS:
-            some = [x if x.shape[1] == 1 else spread_heads(x, heads, 1) for x in some]
-        order = [i for i, kind in enumerate(parts.kinds) if kind <= known]
-
-        def compute(*arrays: jax.Array, reads=reads, known=known) -> list[jax.Array]:
-            given = iter(arrays)
-            return parts.before(known, [next(given) if read else None for read in reads])
-
-        computed = dict(zip(order, _mapped(compute, 3)(*some), strict=True))
+            some = jax.tree.map(lambda x: x if x.shape[1] == 1 else spread_heads(x, heads, 1), some)
+        computed = _mapped(functools.partial(parts.before, known), 3)(some)
         for i in numbers:
             found[i] = computed[i]
     return found
@@ -131,17 +124,17 @@ def _wide(x: jax.Array) -> jax.Array:
 
 
 def _mapped(function: Callable, axes: int) -> Callable:
-    """Maps a function over leading axes, some of which may be 1."""
+    """Maps a function of a list of arrays, or None, over leading axes, some of which may be 1."""
     if not axes:
         return function
     inner = _mapped(function, axes - 1)
 
-    def run(*arrays: jax.Array) -> Any:
-        many = [len(x) > 1 for x in arrays]
-        if not any(many):
-            return jax.tree.map(lambda x: x[None], inner(*(x[0] for x in arrays)))
-        arrays = [x if several else x[0] for x, several in zip(arrays, many, strict=True)]
-        return jax.vmap(inner, [0 if several else None for several in many])(*arrays)
+    def run(arrays: list[jax.Array | None]) -> Any:
+        axes = [None if x is None or len(x) == 1 else 0 for x in arrays]
+        arrays = [x[0] if x is not None and axis is None else x for x, axis in zip(arrays, axes, strict=True)]
+        if all(axis is None for axis in axes):
+            return jax.tree.map(lambda x: x[None], inner(arrays))
+        return jax.vmap(inner, [axes])(arrays)
 
     return run
 
@@ -162,7 +155,7 @@ def why_not(call: Call, platform: str = "") -> str:
         "it has no tables over pairs": any(x.shape[1] > 1 and x.shape[2] > 1 for x in tables.values()),
         f"{batch} sequences do not divide among {devices(*BATCH)} devices": batch % devices(*BATCH),
         f"{groups} heads do not divide among {devices(*HEADS)} devices": groups % devices(*HEADS),
-        "float64 is for CPUs": platform != "interpret" and jnp.float64 in _dtypes(call),
+        "float64 is for CPUs": platform != "interpret" and jnp.dtype(jnp.float64) in _dtypes(call),
         **_reasons_of_blocks(call.block, platform),
         f"values are at most {MOST_WIDE} wide": call.value.shape[-1] > MOST_WIDE,
     }

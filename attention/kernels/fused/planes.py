@@ -68,20 +68,8 @@ class Value:
         return _rule(self.name)(self, index)
 
 
-class Constant(Value):
-    """A number that is written in the program."""
-
-    def __init__(self, tile: "Planes", literal: Literal):
-        super().__init__(tile, literal.aval, frozenset())
-        self.value = literal.val
-
-    def item(self, index: Index = ()) -> jax.Array:
-        """Gives the number."""
-        return jnp.asarray(self.value, self.dtype)
-
-
 class Given(Value):
-    """An array that a tile reads: a number or a vector for each row, for each column, or for all pairs.
+    """An array that a tile reads, or a number of the program: for each row, for each column, or for all pairs.
 
     Attributes:
       read: From the index of an item to the item.
@@ -130,7 +118,9 @@ class Planes:
         known: dict[Any, Value] = dict(zip(plain.invars, inputs, strict=True))
 
         def get(x: Any) -> Value:
-            return Constant(self, x) if isinstance(x, Literal) else known[x]
+            if isinstance(x, Literal):
+                return Given(self, x.aval, frozenset(), lambda _: jnp.asarray(x.val, x.aval.dtype), None)
+            return known[x]
 
         for equation in plain.eqns:
             given = [get(x) for x in equation.invars]

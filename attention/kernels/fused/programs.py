@@ -42,7 +42,7 @@ class Parts(NamedTuple):
     kinds: tuple[Kind, ...]
     shapes: tuple[jax.ShapeDtypeStruct, ...]
     sources: tuple[int, ...]
-    before: Callable[[Kind, Sequence[Any]], list[Any]]
+    before: Callable[[Kind, Sequence[Any]], dict[int, Any]]
     tile: ClosedJaxpr
 
     def of(self, kind: str | None) -> list[int]:
@@ -74,10 +74,13 @@ def inline(program: ClosedJaxpr, names: set[str]) -> ClosedJaxpr:
     shapes = [
         jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type) for v in program.jaxpr.invars
     ]
-    return _traced(lambda *x: _run(program.jaxpr, program.consts, x, names), shapes)
+    return _traced(lambda *x: run(program.jaxpr, program.consts, x, names), shapes)
 
 
-def _run(program: Jaxpr, consts: Sequence[Any], arguments: Sequence[Any], names: set[str]) -> list[Any]:
+def run(
+    program: Jaxpr, consts: Sequence[Any], arguments: Sequence[Any], names: set[str], compute: Callable | None = None
+) -> list[Any]:
+    """Runs a program, with those within it whose primitives have the names, by `compute` in place of `bind`."""
     known = dict(zip((*program.constvars, *program.invars), (*consts, *arguments), strict=True))
     made: dict[Var, JaxprEqn] = {}
     for equation in program.eqns:
@@ -85,13 +88,13 @@ def _run(program: Jaxpr, consts: Sequence[Any], arguments: Sequence[Any], names:
         if equation.primitive.name in names:
             inner = equation.params[INNER[equation.primitive.name]]
             inner, consts = (inner, []) if isinstance(inner, Jaxpr) else (inner.jaxpr, inner.consts)
-            outputs = _run(inner, consts, inputs, names)
+            outputs = run(inner, consts, inputs, names, compute)
         elif joined := _joined_factor(equation, made):
             outputs = [
                 _by_parts(equation, inputs, joined, [read(known, x) for x in made[equation.invars[joined[0]]].invars])
             ]
         else:
-            outputs = bind(equation, inputs)
+            outputs = (compute or bind)(equation, inputs)
         known |= zip(equation.outvars, outputs, strict=True)
         made |= dict.fromkeys(equation.outvars, equation)
     return [read(known, x) for x in program.outvars]
@@ -145,12 +148,12 @@ def split(program: ClosedJaxpr, kinds: Sequence[Kind]) -> Parts:
     given = [x for x in needed if x not in inside]
     numbers = {x: number for number, x in enumerate(jaxpr.invars)}
 
-    def before(known: Kind, inputs: Sequence[Any]) -> list[Any]:
+    def before(known: Kind, inputs: Sequence[Any]) -> dict[int, Any]:
         values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*program.consts, *inputs), strict=True))
         for equation in jaxpr.eqns:
             if kind[equation.outvars[0]] <= known:
                 values |= zip(equation.outvars, bind(equation, [read(values, x) for x in equation.invars]), strict=True)
-        return [values[x] for x in given if kind[x] <= known]
+        return {number: values[x] for number, x in enumerate(given) if kind[x] <= known}
 
     def tile(*inputs: Any) -> list[Any]:
         values = dict(zip(given, inputs, strict=True))

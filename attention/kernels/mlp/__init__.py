@@ -38,6 +38,7 @@ def why_not(call: Call, platform: str = "") -> str:
         "it needs a TPU or an NVIDIA GPU of the Hopper generation": not platform,
         "its weights are those of the softmax": call.normaliser != SOFTMAX,
         "it returns no weights": call.return_weights,
+        "it needs at least one of everything": call.is_empty,
         f"{batch} sequences do not divide among {over_batch} devices": batch % over_batch,
         f"{heads} heads do not divide among {over_heads} devices": heads % over_heads,
         f"its kernels hold float32 or bfloat16, not {' and '.join(dict.fromkeys(odd))}": platform != "interpret"

@@ -12,9 +12,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Jaxpr, Literal
-from jax.extend.core.primitives import add_jaxvals_p, jit_p
+from jax.extend.core import JaxprEqn
+from jax.extend.core.primitives import add_jaxvals_p
 
+from attention.kernels.fused.programs import PLAIN, bind, run
 from attention.kernels.mlp.network import IN_KERNELS, Network
 
 TOGETHER = 8  # outputs of the second layer that are held at a time
@@ -143,7 +144,12 @@ class Layers:
     def _pull(self, x: jax.Array) -> tuple[jax.Array, Callable]:
         """Applies the activation, and gives the function from its result's gradient to its argument's."""
         activated, pull = jax.vjp(self._activation, x)
-        return activated, lambda gradient: plain(pull)(gradient)[0]
+
+        def plain(gradient: jax.Array) -> jax.Array:
+            program = jax.make_jaxpr(pull)(gradient)
+            return run(program.jaxpr, program.consts, [gradient], PLAIN, _with_sums)[0]
+
+        return activated, plain
 
 
 def factored(network: Network) -> bool:
@@ -171,26 +177,6 @@ def loop(count: int, step: Callable[[Any, Any], Any], carry: Any) -> Any:
     return carry
 
 
-def plain(function: Callable) -> Callable:
-    """Gives a derivative ordinary sums of gradients, because Mosaic GPU does not support JAX's primitive."""
-
-    def run(jaxpr: Jaxpr, consts: Sequence[jax.Array], arguments: Sequence[jax.Array]) -> list[jax.Array]:
-        known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
-        for equation in jaxpr.eqns:
-            inputs = [x.val if isinstance(x, Literal) else known[x] for x in equation.invars]
-            if equation.primitive is jit_p:
-                inner = equation.params["jaxpr"]
-                outputs = run(inner.jaxpr, inner.consts, inputs)
-            elif equation.primitive is add_jaxvals_p:
-                outputs = [jax.lax.add(*inputs)]
-            else:
-                outputs = equation.primitive.bind(*inputs, **equation.params)
-                outputs = outputs if equation.primitive.multiple_results else [outputs]
-            known |= zip(equation.outvars, outputs, strict=True)
-        return [x.val if isinstance(x, Literal) else known[x] for x in jaxpr.outvars]
-
-    def called(*arguments):
-        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        return jax.tree.unflatten(jax.tree.structure(shapes), run(closed.jaxpr, closed.consts, arguments))
-
-    return called
+def _with_sums(equation: JaxprEqn, inputs: Sequence[Any]) -> list[jax.Array]:
+    """Computes an equation; sums of gradients are ordinary ones: Mosaic GPU does not support JAX's primitive."""
+    return [jax.lax.add(*inputs)] if equation.primitive is add_jaxvals_p else bind(equation, inputs)

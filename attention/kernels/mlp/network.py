@@ -1,8 +1,7 @@
-"""The input of the pairwise family's Pallas kernels, and scores from one array for each unit."""
+"""The input of the pairwise family's Pallas kernels."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -96,19 +95,3 @@ class Fixed(NamedTuple):
     lengths: jax.Array
     seed: jax.Array
     sequence: jax.Array
-
-
-def unit_scores(
-    network: Network, rows: Sequence, across: Sequence, weights: Sequence, activation: Callable | None = None
-) -> jax.Array:
-    """Computes scores from arrays that broadcast: one for each unit of rows and of columns, and one for each weight."""
-    activation, weights = activation or IN_KERNELS[network.activation], iter(weights)
-    hidden = [activation(a + b) for a, b in zip(rows, across, strict=True)]
-    for width, biased in zip(network.units[1:], network.biased, strict=True):
-        mixed = [_sum([next(weights) * h for h in hidden]) for _ in range(width)]
-        hidden = [activation(x + next(weights) if biased else x) for x in mixed]
-    return _sum([next(weights) * h for h in hidden])
-
-
-def _sum(terms: list[jax.Array]) -> jax.Array:
-    return functools.reduce(jnp.add, terms)

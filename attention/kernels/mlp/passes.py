@@ -53,8 +53,8 @@ def _narrowed(x: jax.Array, width: int) -> jax.Array:
 def _shares(tile: TpuTile, row: Any, whole: bool) -> tuple[jax.Array, list[jax.Array]]:
     """Adds the exponentials of a strip to the totals; returns the factor of earlier sums, and them in parts."""
     ref, form, rows = tile.ref, form_of(tile.plan), pl.ds(row, STRIP)
-    split, weights = form.split_rows(ref["spread"][tile.spread(row), :]), tile.weights()
-    scores = [form.scores(split, ref["columns"][:, part], weights) for part in tile.parts]
+    spread, weights = ref["spread"][tile.spread(row), :], tile.weights()
+    scores = [form.scores(spread, ref["columns"][:, part], weights) for part in tile.parts]
     scores = [tile.finish(x, row, part, whole) for x, part in zip(scores, tile.parts, strict=True)]
     before = ref["highest"][rows, :]
     highest = jnp.maximum(before, functools.reduce(jnp.maximum, scores).max(-1, keepdims=True))
@@ -123,15 +123,15 @@ def _sums(tile: TpuTile) -> list[Any]:
 def _gradients(tile: TpuTile, row: Any, whole: bool, d_shares: jax.Array, d_columns: list[Any]) -> list[jax.Array]:
     """Adds the gradients of a strip's rows, of weights and of columns in parts, and returns its weights in parts."""
     ref, form, shares, d_row, d_weights = tile.ref, form_of(tile.plan), [], None, None
-    split, weights = form.split_rows(ref["spread"][tile.spread(row), :]), tile.weights()
+    spread, weights = ref["spread"][tile.spread(row), :], tile.weights()
     for index, part in enumerate(tile.parts):
-        scores, pull = jax.vjp(form.scores, split, ref["columns"][:, part], weights)
+        scores, pull = jax.vjp(form.scores, spread, ref["columns"][:, part], weights)
         dropped, d_scores = _through_softmax(tile, scores, row, part, whole, d_shares[:, part])
-        d_split, d_column, d_weight = pull(d_scores)
+        d_strip, d_column, d_weight = pull(d_scores)
         shares.append(dropped)
-        d_row, d_columns[index] = _add(d_row, d_split), _add(d_columns[index], d_column)
+        d_row, d_columns[index] = _add(d_row, d_strip), _add(d_columns[index], d_column)
         d_weights = _add(d_weights, [x for x, has in zip(d_weight, form.learned, strict=True) if has])
-    ref["d_spread"][tile.spread(row), :] += form.join_rows(d_row)
+    ref["d_spread"][tile.spread(row), :] += d_row
     for x, gradient in zip(_sums(tile), d_weights, strict=True):
         x[...] += gradient
     return shares

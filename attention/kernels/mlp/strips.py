@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from attention.activations import ACTIVATIONS
-from attention.kernels.mlp.network import Network, PairPlan, Weights, unit_scores
+from attention.kernels.mlp.network import Network, PairPlan, Weights
 
 STRIP = 8  # rows of a strip, as many as a TPU's register has
 FEW = 32  # the most weights that are spread one by one
@@ -119,18 +119,14 @@ class ByUnits:
         """Sums a gradient of `spread_rows` to `(8, M)`."""
         return join([jnp.sum(part, axis=1, keepdims=True) for part in jnp.split(x, self.units, 1)], 1)
 
-    def split_rows(self, rows: jax.Array) -> list[jax.Array]:
-        """Splits a strip of `spread_rows` into M arrays `(8, width)`."""
-        return jnp.split(rows, self.units, 1)
-
-    def join_rows(self, gradients: list[jax.Array]) -> jax.Array:
-        """Joins the gradients of `split_rows`; it is the inverse."""
-        return jnp.concatenate(gradients, 1)
-
-    def scores(self, rows: list[jax.Array], across: jax.Array, weights: Sequence[jax.Array]) -> jax.Array:
+    def scores(self, rows: jax.Array, across: jax.Array, weights: Sequence[jax.Array]) -> jax.Array:
         """Computes the scores `(8, C)` of a strip."""
-        activation = IN_TPU_KERNELS[self.network.activation]
-        return unit_scores(self.network, rows, _cut(across, STRIP), _cut(weights[0], STRIP), activation)
+        activation, numbers = IN_TPU_KERNELS[self.network.activation], iter(_cut(weights[0], STRIP))
+        hidden = [activation(a + b) for a, b in zip(jnp.split(rows, self.units, 1), _cut(across, STRIP), strict=True)]
+        for width, biased in zip(self.network.units[1:], self.network.biased, strict=True):
+            mixed = [_sum([next(numbers) * h for h in hidden]) for _ in range(width)]
+            hidden = [activation(x + next(numbers) if biased else x) for x in mixed]
+        return _sum([next(numbers) * h for h in hidden])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +168,7 @@ class Rectified(ByUnits):
         mixing, *offset, vector = (x[:, 0] for x in weights)
         return mixing, offset[0][:, 0] if offset else jnp.zeros_like(vector[:, 0]), vector[:, 0]
 
-    def scores(self, rows: list[jax.Array], across: jax.Array, weights: Sequence[jax.Array]) -> jax.Array:
+    def scores(self, rows: jax.Array, across: jax.Array, weights: Sequence[jax.Array]) -> jax.Array:
         """Computes the scores `(8, C)` of a strip; its gradients are the sums that `gradients` takes."""
         return _rectified(len(self.network.units) > 1, rows, across, weights[0])
 
@@ -189,14 +185,15 @@ class Rectified(ByUnits):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _rectified(outer: bool, rows: list[jax.Array], across: jax.Array, weights: jax.Array) -> jax.Array:
+def _rectified(outer: bool, rows: jax.Array, across: jax.Array, weights: jax.Array) -> jax.Array:
     """Computes v relu(x), or x unless `outer`, where x = Σ w_m max(a_m, −b_m) + Σ w_m b_m + c."""
     return _rectified_forward(outer, rows, across, weights)[0]
 
 
-def _rectified_forward(outer: bool, rows: list[jax.Array], across: jax.Array, weights: jax.Array):
+def _rectified_forward(outer: bool, rows: jax.Array, across: jax.Array, weights: jax.Array):
     (*negative, offset), factors = _cut(across, STRIP), _cut(weights, STRIP)
-    terms = [w * jnp.maximum(a, b) for w, a, b in zip(factors, rows, negative, strict=False)]
+    units = zip(factors, jnp.split(rows, len(negative), 1), negative, strict=False)
+    terms = [w * jnp.maximum(a, b) for w, a, b in units]
     mixed = functools.reduce(jnp.add, terms, offset)
     return factors[-1] * jnp.maximum(mixed, 0) if outer else mixed, (rows, across, weights, mixed)
 
@@ -205,11 +202,16 @@ def _rectified_backward(outer: bool, saved: tuple, gradient: jax.Array):
     """Gives the gradient where units are positive, without factors; see `Rectified.gradients`."""
     rows, across, weights, mixed = saved
     gradient = jnp.where(mixed > 0, gradient, 0.0) if outer else gradient
-    units = [jnp.where(a > b, gradient, 0.0) for a, b in zip(rows, _cut(across, STRIP), strict=False)]
-    return units, jnp.concatenate([*units, gradient], 0), jnp.zeros_like(weights)
+    *negative, _ = _cut(across, STRIP)
+    units = [jnp.where(a > b, gradient, 0.0) for a, b in zip(jnp.split(rows, len(negative), 1), negative, strict=True)]
+    return jnp.concatenate(units, 1), jnp.concatenate([*units, gradient], 0), jnp.zeros_like(weights)
 
 
 _rectified.defvjp(_rectified_forward, _rectified_backward)
+
+
+def _sum(terms: list[jax.Array]) -> jax.Array:
+    return functools.reduce(jnp.add, terms)
 
 
 def _cut(x: jax.Array, size: int) -> list[jax.Array]:
@@ -291,27 +293,18 @@ class Stacked:
         """Sums a gradient of `spread_rows` to `(8, M)`."""
         return join([jnp.sum(part, axis=1, keepdims=True) for part in _cut(x, self.units)], 1).T
 
-    def split_rows(self, rows: jax.Array) -> list[jax.Array]:
-        """Splits a strip of `spread_rows` into 8 arrays `(M, width)`."""
-        return _cut(rows, self.units)
-
-    def join_rows(self, gradients: list[jax.Array]) -> jax.Array:
-        """Joins the gradients of `split_rows`; it is the inverse."""
-        return jnp.concatenate(gradients, 0)
-
-    def scores(self, rows: list[jax.Array], across: jax.Array, weights: Sequence[jax.Array]) -> jax.Array:
+    def scores(self, rows: jax.Array, across: jax.Array, weights: Sequence[jax.Array]) -> jax.Array:
         """Computes the scores `(8, C)` of a strip."""
         activation = IN_TPU_KERNELS[self.network.activation]
         *layers, vector, turned = weights
-        parts = STRIP // self.stacked
-        terms = []
+        parts, split, terms = STRIP // self.stacked, jnp.split(rows, STRIP), []
         for part, (matrix, transpose) in enumerate(
             zip(_cut(vector, STRIP), _cut(turned, len(turned) // parts), strict=True)
         ):
-            here = rows[part * self.stacked : (part + 1) * self.stacked]
+            here = split[part * self.stacked : (part + 1) * self.stacked]
             hidden = jnp.concatenate([activation(row + across) for row in here], 0)
             terms.append(_mix(self.rounded, matrix, transpose, self._hidden(hidden, layers, activation)))
-        return functools.reduce(jnp.add, terms)
+        return _sum(terms)
 
     def _hidden(self, hidden: jax.Array, layers: Sequence[jax.Array], activation: Callable) -> jax.Array:
         arrays = iter(layers)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.nn import initializers
 
@@ -16,12 +15,10 @@ from attention.kernels.fused import tpu
 from attention.options import Options
 from attention.parameters import Parameter
 from attention.score import Score
-from tests.attention.cases import assert_close
+from tests.attention.cases import SEGMENTS, assert_close
 from tests.sizes import more, once
 
 HEADS, WIDTH = 4, 6
-# What is compared runs for milliseconds: most of a test's time would go into making it fast.
-QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +142,7 @@ def passes(attends, name, **options):
         out, pull = jax.vjp(lambda *x: attends(call(*x))[0], *arrays)
         return out, pull(jnp.sin(jnp.arange(out.size)).reshape(out.shape).astype(out.dtype))
 
-    return jax.jit(run, compiler_options=QUICK)(*arrays)
+    return jax.jit(run)(*arrays)
 
 
 def assert_equal(name, tolerance=1e-10, **options):
@@ -163,10 +160,6 @@ def test_odd_pairs_equal_xla_too(name, x64):
     assert_equal(name, mask=Mask(causal=True))
 
 
-SEGMENTS = {
-    "query_segments": np.repeat([[0, 1, 2], [2, 3, 5]], (9, 8, 3), axis=1),
-    "key_segments": np.repeat([[0, 1, 2], [2, 4, 5]], (5, 20, 2), axis=1),
-}
 MASKS = {
     "all": Mask(),
     "causal": Mask(causal=True),
@@ -175,7 +168,7 @@ MASKS = {
     "traced offset": Mask(causal=True, query_offset=jnp.int32(7)),
     "lengths, one of them 0": Mask(key_lengths=jnp.array([0, 19])),
     "causal lengths": Mask(causal=True, key_lengths=jnp.array([3, 27])),
-    "segments": Mask(causal=True, **{name: jnp.asarray(x) for name, x in SEGMENTS.items()}),
+    "segments": Mask(causal=True, **SEGMENTS),
 }
 
 
@@ -235,6 +228,15 @@ def test_a_named_kernel_says_what_it_cannot_do():
         attend(Written(*LOOPED["sorted"][:2]), {}, x, x, x, implementation="pallas")
     with pytest.raises(UnsupportedError, match="'pallas' cannot do this call: it adds no bias"):
         attend("alibi", {}, x, x, x, implementation="pallas", bias=jnp.ones((1, 1, 4, 4)))
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_float64_is_for_cpus(platform, x64):
+    call, arrays = case("l1")
+    given = dataclasses.replace(call(*arrays), block=None)
+    assert fused.why_not(given, platform) == "float64 is for CPUs"
+    single = dataclasses.replace(call(*jax.tree.map(lambda x: x.astype(jnp.float32), arrays)), block=None)
+    assert not fused.why_not(single, platform)
 
 
 @pytest.mark.parametrize(("platform", "target"), [("cuda", "__gpu$xla.gpu.triton"), more("tpu", "tpu_custom_call")])

@@ -6,7 +6,6 @@ import itertools
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -18,12 +17,10 @@ from attention.kernels.arrays import precise
 from attention.kernels.call import Call, common
 from attention.kernels.mlp import gpu, strips, tile, tpu
 from attention.options import Options
-from tests.attention.cases import assert_close
+from tests.attention.cases import SEGMENTS, assert_close
 from tests.sizes import more, once
 
 BLOCK = (16, 16)
-# What is compared runs for milliseconds: most of a test's time would go into making it fast.
-QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 def inputs(units=(2, 1), *, per_head=False, biased=True, bias=None, shape=(2, 20, 27, 2), width=8, dtype=jnp.float32):
@@ -86,17 +83,13 @@ def passes(pair, **options):
 
 
 def both_passes(pair, arrays, **options):
-    return jax.jit(passes(pair, **options), compiler_options=QUICK)(arrays)
+    return jax.jit(passes(pair, **options))(arrays)
 
 
 def interpreted(call):
     return mlp.attend(call, BLOCK)
 
 
-SEGMENTS = {
-    "query_segments": np.repeat([[0, 1, 2], [2, 3, 5]], (9, 8, 3), axis=1),
-    "key_segments": np.repeat([[0, 1, 2], [2, 4, 5]], (5, 20, 2), axis=1),
-}
 CASES = {
     "causal, by rows, weights of each head": ({"units": (8, 4), "per_head": True}, {"mask": Mask(causal=True)}),
     "causal window of a cache, three layers, bias of keys": (
@@ -120,7 +113,7 @@ CASES = {
         {"units": (3, 2), "per_head": True},
         {
             "mask": Mask(
-                **{name: jnp.asarray(x) for name, x in SEGMENTS.items()},
+                **SEGMENTS,
                 dense=jnp.arange(27).reshape(1, 1, 1, 27) % 5 > 0,
             ),
             "activation": "gelu_tanh",
@@ -185,7 +178,7 @@ def test_public_functions_take_it_by_name_over_any_batch_axes():
 
     def run(implementation):
         of = functools.partial(additive_attention, implementation=implementation)
-        return jax.jit(of, compiler_options=QUICK)(query, key[..., :2, :], value[..., :2, :], *weights)
+        return jax.jit(of)(query, key[..., :2, :], value[..., :2, :], *weights)
 
     chex.assert_trees_all_close(run("pallas"), run("xla"), atol=1e-5)
 
@@ -201,6 +194,8 @@ def test_public_functions_take_it_by_name_over_any_batch_axes():
         ({"width": 136}, {}, "gpu", "at most 128 wide"),
         ({"shape": (65_536, 1, 1, 1), "width": 1}, {}, "gpu", "at most 65,535 sequences or heads"),
         ({"dtype": jnp.float16}, {}, "tpu", "hold float32 or bfloat16, not float16"),
+        ({"shape": (2, 0, 27, 3)}, {}, "tpu", "needs at least one of everything"),
+        ({"shape": (2, 20, 0, 3)}, {}, "gpu", "needs at least one of everything"),
     ],
 )
 def test_what_it_cannot_do_is_said(shapes, options, platform, reason):

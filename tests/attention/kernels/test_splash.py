@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attention import Mask, UnsupportedError, dot_product_attention, gaussian_attention, mesh
+from attention import Mask, UnsupportedError, dot_product_attention, mesh
 from attention.kernels import choose, fused, splash
 from tests.sizes import more
 
@@ -99,15 +99,15 @@ def on_devices():
         ("no choice of precision", {"precision": "highest"}),
         ("as many queries as keys", {"mask": Mask(causal=True, query_offset=3)}),
         ("it has no queries", {"value": jnp.zeros((2, 180, 1, 0))}),
+        ("times 400 would round", {"scale": 400.0, "query": jnp.zeros((2, 180, 2, 8), jnp.bfloat16)}),
         (r"multiples of 128 queries and keys, not \(64, 128\)", {"implementation": "pallas(64, 128)"}),
     ],
 )
 def test_what_it_cannot_do_is_a_sentence(monkeypatch, reason, options):
     monkeypatch.setattr(fused, "why_not", lambda call: "it is not asked for")
-    query, key, value = arrays()
-    given = {"value": value, "implementation": "pallas"} | options
+    given = dict(zip(("query", "key", "value"), arrays(), strict=True)) | {"implementation": "pallas"} | options
     with pytest.raises(UnsupportedError, match=rf"'pallas' cannot do this call: .*{reason}.*; use 'chunked' or 'auto'"):
-        dot_product_attention(query, key, **given)
+        dot_product_attention(**given)
 
 
 @pytest.mark.parametrize(
@@ -129,15 +129,6 @@ def test_every_kernel_lowers_for_a_tpu(mask, tokens, kernels):
     with mesh.compiled_for(types.SimpleNamespace(platform="tpu")):
         program = jax.export.export(jax.jit(jax.grad(loss, (0, 1, 2))), platforms=("tpu",))(*others, value)
     assert program.mlir_module().count("stablehlo.custom_call @tpu_custom_call(") == kernels
-
-
-def test_scores_too_sharp_to_round_are_refused(monkeypatch):
-    """σ = 0.05 scales by 400, and one rounding more would move scores by more than 1."""
-    monkeypatch.setattr(fused, "why_not", lambda call: "it is not asked for")
-    query, key, value = (x.astype(jnp.bfloat16) for x in arrays(256, 256))
-    options = {"mask": Mask(causal=True), "implementation": "pallas"}
-    with pytest.raises(UnsupportedError, match="times 400 would round scores that are this sharp"):
-        gaussian_attention(query, key, value[..., :1].repeat(8, -1), sigma=0.05, **options)
 
 
 @pytest.mark.parametrize(

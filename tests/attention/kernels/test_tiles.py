@@ -13,15 +13,6 @@ from attention.kernels.loops import plan
 from attention.kernels.loops.scores import DotScore, NarrowScore, PairTiles
 from attention.normaliser import reduce_last
 from tests.attention.cases import CASES
-from tests.sizes import more, once
-
-
-@pytest.mark.parametrize("name", ["dot_product", "neural", more("gaussian")])
-@pytest.mark.parametrize("sizes", once(["(3, 2)", "(100, 4)"], ["(3, 2)"]))
-def test_any_sizes_compute_the_same(x64, name, sizes):
-    weights, mask = CASES[name].weights(), Mask(causal=True)
-    whole, tiled = (CASES[name].run(f"chunked{tail}", inputs(), weights, mask) for tail in ("", sizes))
-    chex.assert_trees_all_close(whole, tiled, rtol=0, atol=1e-10)
 
 
 def rule(length, heads=8, score=None, block=None):
