@@ -265,8 +265,9 @@ def attend(
     reachable = lambda x: mask.without_unreachable(x, query.shape[-3], query.ndim)  # noqa: E731
     key, value, source = jax.tree.map(reachable, (key, value, source))
     inputs = query if source is None or score.traits.cross else mask.at_queries(source, query.shape[-3], -2)
-    query = score.prepare_query(params, query, Tokens(mask.query_offset, inputs))
-    key = score.prepare_key(params, key, Tokens(0, key if source is None else source))
+    tokens = functools.partial(Tokens, layer=checked.layer, depth=checked.depth)
+    query = score.prepare_query(params, query, tokens(mask.query_offset, inputs))
+    key = score.prepare_key(params, key, tokens(0, key if source is None else source))
     return score.attend(params, query, key, key if value is None else value, checked)
 
 

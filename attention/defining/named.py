@@ -58,7 +58,8 @@ def attend(mixer: Mixer | type[Mixer] | str, params: Params, query: Any, key: An
       query: Queries `(*B, T, N, H)`.
       key: Keys `(*B, S, K, H)`, or None for a score that reads none.
       value: Values `(*B, S, K, V)`.
-      **options: `mask`, `bias`, `dropout_rate`, `dropout_key`, `return_weights`, `implementation` and `source`.
+      **options: `mask`, `bias`, `dropout_rate`, `dropout_key`, `return_weights`, `implementation`, `layer`, `depth`
+        and `source`.
     """
     made = _with_source(mixer, query, options)
     return score.attend(made, params, query, key, value, **options)

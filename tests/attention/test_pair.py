@@ -27,7 +27,7 @@ from attention.scores.positional import Positional
 from attention.scores.sparse.deepseek import DeepSeekSparse
 from attention.scores.sparse.native import NativeSparse
 from models.mechanisms import MECHANISMS
-from tests.attention.cases import CASES
+from tests.attention.cases import CASES, assert_close
 from tests.sizes import once
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]
@@ -316,6 +316,21 @@ def test_every_sequence_draws_its_own_keys():
 def test_mistakes_are_one_sentence(call, message):
     with pytest.raises(UsageError, match=message):
         call(inputs()[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class OfTheLayer(DotProduct):
+    def prepare_query(self, params, query, tokens):
+        return query * (1 + tokens.layer) / tokens.depth
+
+    def prepare_key(self, params, key, tokens):
+        return key * tokens.depth
+
+
+def test_what_prepares_queries_and_keys_knows_the_layer():
+    query, key, value = inputs(5, LENGTH, 2)
+    found = attention.attend(OfTheLayer(), {}, query, key, value, layer=2, depth=4)
+    assert_close(found, attention.dot_product_attention(3 * query, key, value), 1e-6)
 
 
 @dataclasses.dataclass(frozen=True)
