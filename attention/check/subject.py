@@ -11,7 +11,6 @@ import numpy as np
 from jax.dtypes import canonicalize_dtype
 
 from attention.defining.named import attend
-from attention.forms import At, Tokens
 from attention.mask import BY_TOKEN, Mask
 from attention.parameters import Sizes
 from attention.recurrences.recurrence import Recurrence
@@ -32,7 +31,6 @@ class Subject:
       shapes: The shapes of its weights; LENGTH is the most tokens.
       implementations: Those that must serve it, besides `reference`.
       masks: Kinds that it honours.
-      grouped: Whether fewer key heads than query heads are supported.
       normalised: Whether the weights of a row sum to 1.
       weighted: Whether it scores pairs, so that its weights can be dropped.
       unordered: Whether the order of keys (with their values) does not matter.
@@ -48,7 +46,6 @@ class Subject:
     shapes: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     implementations: tuple[str, ...] = ("xla", "chunked")
     masks: frozenset[str] = EVERY_MASK
-    grouped: bool = True
     normalised: bool = True
     weighted: bool = True
     unordered: bool = True
@@ -120,6 +117,8 @@ def subject_of(score: Mixer, **options: Any) -> Subject:
     alone = traits.one_sequence or (not recurrent and (traits.causal or placed))
     ordered = recurrent or alone or normaliser in ("stick_breaking", "blocks")
     expected = {
+        "implementations": tuple(name for name in score.implementations if name in ("xla", "chunked")),
+        "used": tuple(place for place, reads in enumerate((traits.reads_query, traits.reads_key, True)) if reads),
         "normalised": pairs and normaliser in ("softmax", "sum", "hard", "blocks"),
         "weighs": pairs or recurrent,
         "positive": recurrent or (pairs and normaliser not in ("relu_squared", "softpick", "none", "hard", "blocks")),
@@ -129,7 +128,6 @@ def subject_of(score: Mixer, **options: Any) -> Subject:
     return Subject(
         call,
         shapes,
-        tuple(name for name in score.implementations if name in ("xla", "chunked")),
         masks=frozenset(BY_TOKEN) if recurrent else EVERY_MASK,
         weighted=not recurrent,
         needs_causal=traits.causal,
@@ -139,23 +137,15 @@ def subject_of(score: Mixer, **options: Any) -> Subject:
 
 
 def tells_positions(score: Mixer) -> bool:
-    """Tells whether a score has tables over positions, or `pair` gives a query and a key another number elsewhere."""
-    if not isinstance(score, Score) or type(score).pair is Score.pair:
+    """Tells whether a score gives equal queries and keys other numbers at other places."""
+    if not isinstance(score, Score) or score.traits.causal:
         return False
-    declared = score.parameters(SIZES)
-    if any({"queries", "keys"} & {*p.over} for p in declared.values()):
-        return True
-    draw = np.random.default_rng(0).standard_normal
-    whole = {name: jnp.asarray(draw(p.shape)) for name, p in declared.items()}
-    part = {name: x[0] if declared[name].over else x for name, x in whole.items()}
-    tokens = Tokens(0, jnp.ones((1, HEADS * WIDTH)))
-    query, key = (
-        jax.tree.map(lambda x: x[0, 0], prepare(whole, jnp.asarray(draw((1, HEADS, WIDTH))), tokens))
-        for prepare in (score.prepare_query, score.prepare_key)
-    )
-    place, head = jnp.arange(8), jnp.int32(0)
-    near, far = (score.pair(part, query, key, At(place[i], place[1], head, HEADS, 0, 1)) for i in (1, 7))
-    return bool(near != far)
+    draw, plain = np.random.default_rng(0).standard_normal, dataclasses.replace(score, normaliser="none")
+    weights = {name: jnp.asarray(draw(p.shape)) for name, p in plain.arrays(SIZES).items()}
+    same = jnp.broadcast_to(draw((HEADS, WIDTH)), (1, LENGTH, HEADS, WIDTH))
+    options = {"source": jnp.ones((1, LENGTH, HEADS * WIDTH)), "implementation": "reference", "return_weights": True}
+    _, scores = attend(plain, weights, same, same, same, **options)
+    return bool(jnp.ptp(scores, axis=(-2, -1)).max() > 1e-6)
 
 
 def inputs(

@@ -1,4 +1,4 @@
-"""Every public attention function with weights, in one signature, for the contract that all must keep."""
+"""Every mechanism in one signature, with the options that are told apart, for the contract that all must keep."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import attention
-from attention.check.subject import HEADS, LENGTH, WIDTH, Subject, subject_of
+from attention.check.subject import WIDTH, Subject, subject_of
 from attention.mask import BY_TOKEN
 from attention.recurrences.gated import GatedDelta, GatedLinear
 from attention.recurrences.linear import Delta, LinearAttention
@@ -19,6 +19,7 @@ from attention.scores.differential import Differential
 from attention.scores.dot import DotProduct, ScalableSoftmax
 from attention.scores.forgetting import Forgetting
 from attention.scores.gaussian import Gaussian
+from attention.scores.location import Location
 from attention.scores.luong import Bilinear
 from attention.scores.pairwise import Additive, Neural
 from attention.scores.path import Path
@@ -28,81 +29,6 @@ from attention.scores.soft_cap import Power, SoftCap
 from attention.scores.sparse.deepseek import DeepSeekSparse
 from attention.scores.sparse.native import NativeSparse
 from models.mechanisms import MECHANISMS
-
-
-def neural(
-    lead: tuple[int, ...] = (),
-    down: tuple[int, ...] | None = (),
-    implementations: tuple[str, ...] = ("xla", "chunked"),
-    **options: Any,
-) -> Subject:
-    """Two hidden layers of 5 and 3 units; `lead` are the leading axes of the layers, `down` of the projections."""
-    dim = WIDTH if down is None else 4
-    widths = (2 * dim, 5, 3, 1)
-    shapes = {f"kernel_{i}": (*lead, widths[i], widths[i + 1]) for i in range(3)}
-    shapes |= {f"bias_{i}": (*lead, widths[i + 1]) for i in range(3)}
-    if down is not None:
-        for side in ("query", "key"):
-            shapes |= {f"down_kernel_{side}": (*down, WIDTH, dim), f"down_bias_{side}": (*down, dim)}
-
-    def call(w, query, key, value, **more):
-        layers = [(w[f"kernel_{i}"], w[f"bias_{i}"]) for i in range(3)]
-        projections = [] if down is None else [(w[f"down_kernel_{s}"], w[f"down_bias_{s}"]) for s in ("query", "key")]
-        return attention.neural_attention(query, key, value, layers, projections, **options, **more)
-
-    unique = options.get("pairs") == "unique"
-    return Subject(call, shapes, implementations, unordered=not unique, equivariant=not unique)
-
-
-def additive(lead: tuple[int, ...] = ()) -> Subject:
-    shapes = {"query_kernel": (*lead, WIDTH, 5), "key_kernel": (*lead, WIDTH, 5), "hidden_bias": (*lead, 5)}
-    return Subject(
-        lambda w, *arrays, **o: attention.additive_attention(*arrays, **w, **o), shapes | {"vector": (*lead, 5)}
-    )
-
-
-def luong(form: str, **shapes: tuple[int, ...]) -> Subject:
-    return Subject(lambda w, *arrays, **o: attention.luong_attention(*arrays, form, **w, **o), shapes)
-
-
-def gaussian(implementations: tuple[str, ...] = ("xla",), **options: Any) -> Subject:
-    """Values of their own, so that all arrays have gradients that can be told apart."""
-    return Subject(
-        lambda w, *arrays, **o: attention.gaussian_attention(*arrays, **w, **options, **o),
-        {},
-        implementations,
-        unordered="decay" not in options,
-        equivariant="decay" not in options,
-        needs_causal="decay" in options,
-    )
-
-
-def positional(lead: tuple[int, ...], factorised: bool = False) -> Subject:
-    """Of the queries only their number counts, and of the keys nothing."""
-    shapes = (
-        {"rows": (*lead, LENGTH, 3), "columns": (*lead, LENGTH, 3)}
-        if factorised
-        else {"table": (*lead, LENGTH, LENGTH)}
-    )
-
-    def call(w, query, key, value, **options):
-        table = attention.factorised_table(**w) if factorised else w["table"]
-        return attention.positional_attention(value, table, queries=query.shape[-3], **options)
-
-    return Subject(call, shapes, grouped=False, unordered=False, equivariant=False, used=(2,))
-
-
-def location(w: dict[str, jax.Array], query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
-    """Of the keys nothing counts."""
-    return attention.location_attention(query, value, w["kernel"], w["kernel_bias"], **options)
-
-
-def linear(**options: Any) -> Subject:
-    return Subject(
-        lambda w, *arrays, **o: attention.linear_attention(*arrays, **options, **o),
-        masks=frozenset(BY_TOKEN),
-        weighted=False,
-    )
 
 
 def delta(w: dict[str, jax.Array], query: jax.Array, key: jax.Array, value: jax.Array, **options: Any) -> jax.Array:
@@ -117,31 +43,29 @@ WITH_PALLAS = ("xla", "chunked", "pallas")
 CASES = {
     "dot_product": Subject(lambda w, *arrays, **o: attention.dot_product_attention(*arrays, **o)),
     "dot_product scale": Subject(lambda w, *arrays, **o: attention.dot_product_attention(*arrays, scale=0.7, **o)),
-    "neural": neural(implementations=WITH_PALLAS),
-    "neural undivided": neural(down=None, activation="gelu", scale=0.5),
-    "neural per head": neural((HEADS,), (HEADS,)),
-    "neural unique": neural((LENGTH, LENGTH), (), pairs="unique"),
-    "neural unique per head": neural((HEADS, LENGTH, LENGTH), (HEADS,), pairs="unique"),
-    "additive": additive(),
-    "additive per head": additive((HEADS,)),
-    "luong dot": luong("dot"),
-    "luong general": luong("general", kernel=(WIDTH, WIDTH)),
-    "luong general per head": luong("general", kernel=(HEADS, WIDTH, WIDTH)),
-    "luong concat": luong("concat", kernel=(2 * WIDTH, 5), hidden_bias=(5,), vector=(5,)),
-    "gaussian": gaussian(("xla", "chunked")),
-    "gaussian sharp": gaussian(("xla", "chunked"), sigma=0.3),
-    "gaussian as it is": gaussian(("xla", "chunked"), normalise=False, sigma=0.8),
-    "gaussian unsquared": gaussian(("xla", "chunked"), squared=False, sigma=0.5),
-    "gaussian decay": gaussian(("xla", "chunked"), decay=0.2),
-    "positional": positional((HEADS,)),
-    "positional shared": positional(()),
-    "positional factorised": positional((HEADS,), factorised=True),
-    "location": Subject(
-        location, {"kernel": (WIDTH, LENGTH), "kernel_bias": (LENGTH,)}, grouped=False, unordered=False, used=(0, 2)
-    ),
-    "linear": linear(),
-    "linear relu": linear(feature="relu"),
-    "fast weights": linear(feature="identity", normalise=False),
+    "neural": subject_of(Neural(4, (5, 3)), implementations=WITH_PALLAS),
+    "neural undivided": subject_of(Neural(None, (5, 3), "gelu", scale=True)),
+    "neural per head": subject_of(Neural(4, (5, 3), per_head=True)),
+    "neural unique": subject_of(Neural(4, (5, 3), pairs="unique")),
+    "neural unique per head": subject_of(Neural(4, (5, 3), per_head=True, pairs="unique")),
+    "additive": subject_of(Additive(5)),
+    "additive per head": subject_of(Additive(5, per_head=True)),
+    "luong dot": subject_of(DotProduct(1.0)),
+    "luong general": subject_of(Bilinear()),
+    "luong general per head": subject_of(Bilinear(per_head=True)),
+    "luong concat": subject_of(Additive(5)),
+    "gaussian": subject_of(Gaussian()),
+    "gaussian sharp": subject_of(Gaussian(0.3)),
+    "gaussian as it is": subject_of(Gaussian(0.8, normalise=False)),
+    "gaussian unsquared": subject_of(Gaussian(0.5, squared=False)),
+    "gaussian decay": subject_of(Gaussian(decay=0.2)),
+    "positional": subject_of(Positional()),
+    "positional shared": subject_of(Positional(per_head=False)),
+    "positional factorised": subject_of(FactorisedPositional(rank=3)),
+    "location": subject_of(Location()),
+    "linear": subject_of(LinearAttention(), unordered=True),
+    "linear relu": subject_of(LinearAttention("relu"), unordered=True),
+    "fast weights": subject_of(LinearAttention("identity", False), unordered=True),
     "delta": Subject(delta, {"strength": (WIDTH,)}, masks=frozenset(BY_TOKEN), weighted=False, unordered=False),
     "sigmoid": subject_of(DotProduct(normaliser="sigmoid")),
     "sink": subject_of(DotProduct(normaliser="sink")),

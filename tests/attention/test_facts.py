@@ -81,7 +81,8 @@ def test_additive_with_several_heads_is_neural_with_one_tanh_layer():
     additive = attention.additive_attention(query, key, value, kernel[:6], kernel[6:], bias, vector)
     layers = [(kernel, bias), (vector[:, None], jnp.array([0.7]))]
     neural = attention.neural_attention(query, key, value, layers, activation="tanh")
-    chex.assert_trees_all_close(additive, neural, rtol=0, atol=1e-12)
+    concat = attention.luong_attention(query, key, value, "concat", kernel, bias, vector)
+    chex.assert_trees_all_close((additive, concat), (neural, neural), rtol=0, atol=1e-12)
 
 
 def test_neural_attention_is_the_papers_tensor_of_pairs():
@@ -92,6 +93,17 @@ def test_neural_attention_is_the_papers_tensor_of_pairs():
     expected = jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(jnp.asarray(scores)), value)
     found = attention.neural_attention(query, key, value, [(w1, b1), (w2, b2)], scale=6**-0.5)
     chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("pairs", ["shared", "unique"])
+def test_neural_attention_takes_the_arrays_of_each_head(pairs):
+    score = Neural(3, (5,), per_head=True, pairs=pairs)
+    params = attention.init(score, jax.random.key(1), 4, 6, length=9)
+    layers = [(params[f"layer_{n}_kernel"], params[f"layer_{n}_bias"]) for n in range(2)]
+    down = [(params[f"down_{side}_kernel"], params[f"down_{side}_bias"]) for side in ("query", "key")]
+    given = arrays(SHAPE, SHAPE, SHAPE)
+    found = attention.neural_attention(*given, layers, down, pairs=pairs)
+    chex.assert_trees_all_equal(found, attend(score, params, *given))
 
 
 @pytest.mark.parametrize("dim", [None, 3])

@@ -18,6 +18,8 @@ from attention.check.subject import HEADS, LENGTH, WIDTH, inputs
 from attention.normaliser import NORMALISERS, normaliser_of
 from attention.parameters import Parameter
 from attention.recurrences.linear import Delta, LinearAttention
+from attention.recurrences.log_linear import LogLinear
+from attention.recurrences.mamba import Mamba3
 from attention.score import Score
 from attention.scores.differential import Differential, DifferentialV2
 from attention.scores.dot import DotProduct, ScalableSoftmax
@@ -42,8 +44,8 @@ def neural(activation="relu", scale=1.0, unique=False, per_head=False):
     def score(w, q, k, i, j, n):
         w = own(w, n) if per_head else w
         at = (i, j) if unique else ()
-        layers = [(w[f"kernel_{x}"][at], w[f"bias_{x}"][at]) for x in range(3)]
-        down = [(w[f"down_kernel_{s}"], w[f"down_bias_{s}"]) for s in ("query", "key") if "down_kernel_query" in w]
+        layers = [(w[f"layer_{x}_kernel"][at], w[f"layer_{x}_bias"][at]) for x in range(3)]
+        down = [(w[f"down_{s}_kernel"], w[f"down_{s}_bias"]) for s in ("query", "key") if "down_query_kernel" in w]
         return scale * reference.neural_score(q, k, down, layers, ACTIVATIONS[activation])
 
     return score
@@ -51,7 +53,8 @@ def neural(activation="relu", scale=1.0, unique=False, per_head=False):
 
 def additive(w, q, k, i, j, n):
     w = own(w, n)
-    return reference.additive_score(q, k, w["query_kernel"], w["key_kernel"], w["hidden_bias"], w["vector"])
+    query_kernel, key_kernel = jnp.split(w["hidden_kernel"], 2)
+    return reference.additive_score(q, k, query_kernel, key_kernel, w["hidden_bias"], w["vector_kernel"][:, 0])
 
 
 def gaussian(sigma=1.0, squared=True, normalise=True, decay=0.0):
@@ -79,7 +82,7 @@ def relative(w, q, k, i, j, n):
 SCORES = {
     "dot_product": lambda w, q, k, i, j, n: q @ k * ROOT,
     "neural": neural(),
-    "neural undivided": neural("gelu", 0.5),
+    "neural undivided": neural("gelu", ROOT),
     "neural per head": neural(per_head=True),
     "neural unique": neural(unique=True),
     "additive": additive,
@@ -87,7 +90,7 @@ SCORES = {
     "luong dot": lambda w, q, k, i, j, n: q @ k,
     "luong general": lambda w, q, k, i, j, n: reference.luong_score(q, k, w["kernel"]),
     "luong concat": lambda w, q, k, i, j, n: reference.luong_concat_score(
-        q, k, w["kernel"], w["hidden_bias"], w["vector"]
+        q, k, w["hidden_kernel"], w["hidden_bias"], w["vector_kernel"][:, 0]
     ),
     "gaussian": gaussian(),
     "gaussian sharp": gaussian(0.3),
@@ -97,7 +100,7 @@ SCORES = {
     "positional": positional,
     "positional shared": positional,
     "positional factorised": positional,
-    "location": lambda w, q, k, i, j, n: q @ w["kernel"][:, j] + w["kernel_bias"][j],
+    "location": lambda w, q, k, i, j, n: q @ w["rows"][j] + w["bias"][j],
     "relative": lambda *pair: relative(*pair)[0] + relative(*pair)[1],
     "relative behind": lambda *pair: relative(*pair)[0] + relative(*pair)[2],
     "relative scaled": lambda *pair: relative(*pair)[0] / ROOT * 0.7 + relative(*pair)[1],
@@ -204,7 +207,7 @@ def test_sampled_keys_are_drawn_from_the_softmax():
 
 # With tests of their own.
 ELSEWHERE = (DotProduct, ScalableSoftmax, Forgetting, NativeSparse, DeepSeekSparse, Differential, DifferentialV2)
-ELSEWHERE += (Path, LinearAttention, Delta)
+ELSEWHERE += (Path, LinearAttention, Delta, LogLinear, Mamba3)
 
 
 def test_every_row_has_its_papers_own_form():

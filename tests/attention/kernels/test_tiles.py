@@ -66,8 +66,8 @@ def test_second_derivatives_are_those_of_xla(x64):
     weights = CASES["neural"].weights()
 
     def hessian(name):
-        loss = lambda x: (CASES["neural"].run(name, inputs(), weights | {"kernel_1": x}) ** 2).sum()  # noqa: E731
-        return jax.hessian(loss)(weights["kernel_1"])
+        loss = lambda x: (CASES["neural"].run(name, inputs(), weights | {"layer_1_kernel": x}) ** 2).sum()  # noqa: E731
+        return jax.hessian(loss)(weights["layer_1_kernel"])
 
     chex.assert_trees_all_close(hessian("chunked(4, 3)"), hessian("xla"), rtol=0, atol=1e-9)
 
