@@ -71,7 +71,6 @@ def run_all(
                     pool.stop()
                 else:
                     pool.start()
-                pool.tell()  # after others have started, since what is done with a finished run may take long
                 watch(pool.running)
                 time.sleep(PAUSE)
         finally:
@@ -85,7 +84,6 @@ class _Pool:
         self.waiting, self.running = dict(todo), dict[Path, tuple[subprocess.Popen, set[int], float]]()
         self._free, self._ended, self._seconds = shares(jobs), ended, list[float]()
         self._jobs, self._stopping, self.heard = len(self._free), False, False
-        self._untold = list[Path]()
 
     def start(self) -> None:
         """Starts as many runs as there are free shares of CPUs, and skips those that have finished."""
@@ -108,12 +106,6 @@ class _Pool:
                 outcome = self._outcome(workdir, process.returncode)
                 self._seconds += [time.monotonic() - start] * (outcome == FINISHED)
                 self._end(workdir, outcome)
-
-    def tell(self) -> None:
-        """Passes on which runs have ended since the last call."""
-        while self._untold:
-            workdir = self._untold.pop(0)
-            self._ended(workdir, self.outcomes[workdir], self._left())
 
     def hear(self, number: int, before: Mapping[int, Any]) -> None:
         """Notes a signal; a second one has its former effect."""
@@ -138,7 +130,7 @@ class _Pool:
 
     def _end(self, workdir: Path, outcome: str) -> None:
         self.outcomes[workdir] = outcome
-        self._untold.append(workdir)
+        self._ended(workdir, outcome, self._left())
 
     def _left(self) -> float:
         """Estimates the seconds until all runs have ended, from the mean of those that have finished here."""

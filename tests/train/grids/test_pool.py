@@ -72,18 +72,6 @@ def test_the_time_that_is_left_follows_from_the_runs_that_have_finished(tmp_path
     assert left[2] == 0.0
 
 
-def test_another_run_starts_before_anything_is_done_with_one_that_has_ended(tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
-
-    def work(path, *_):
-        deadline = time.monotonic() + 60
-        while path == first and not second.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-
-    assert set(run_all({path: finishing(path) for path in (first, second)}, 1, work).values()) == {FINISHED}
-
-
 def started(tmp_path, command):
     """Another process that has started a run of `tmp_path / 'run'`."""
     run = tmp_path / "run"
