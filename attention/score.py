@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Annotated, Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from attention import operations
@@ -21,8 +20,8 @@ from attention.kernels.call import check_parts, check_shapes
 from attention.mask import Mask
 from attention.normaliser import Normaliser, normaliser_of
 from attention.operations import Cost
-from attention.options import Options, as_mask, takes_options
-from attention.parameters import Parameter, Params, Sizes, trail
+from attention.options import Options, takes_options
+from attention.parameters import Parameter, Params, Sizes
 from attention.types import Checked, Example
 
 
@@ -259,7 +258,7 @@ def attend(
     """
     checked = Options(**options)
     mask = checked.mask
-    _check_given(score, params, query, key, value, source)
+    check_given(score, params, query, key, value, source)
     keys = (key if value is None else value).shape[-3]
     check_parts(mask, checked.bias, (*query.shape[:-3], query.shape[-2], query.shape[-3], keys))
     reachable = lambda x: mask.without_unreachable(x, query.shape[-3], query.ndim)  # noqa: E731
@@ -271,60 +270,7 @@ def attend(
     return score.attend(params, query, key, key if value is None else value, checked)
 
 
-def advance(
-    score: Mixer,
-    params: Params,
-    query: Float[Array, "*B T N H"],
-    key: Float[Array, "*B S K H"],
-    value: Float[Array, "*B S M V"] | None,
-    state: Any = None,
-    *,
-    source: Float[Array, "*B S D"] | None = None,
-    mask: Mask | None = None,
-) -> tuple[Float[Array, "*B T _ V"], Any]:
-    """Computes causal self-attention of the next tokens by a recurrence, from a state to the state after them.
-
-    A sequence in parts, with the state from call to call, gives what the whole gives, gradients through the state
-    included.
-
-    Args:
-      score: A recurrence.
-      params: The arrays that `score.arrays` declares.
-      query: Queries of the T tokens.
-      key: Keys, K divides N.
-      value: Values, M = K but for a recurrence with groups of its own; None for prepared keys as values.
-      state: What a call gave for the tokens before, or None before the first.
-      source: The inputs of the tokens, for gates that are projected from them.
-      mask: Key lengths and segments, with the number of tokens before as `query_offset`. Lengths count these tokens
-        too, and `key_segments` begins with theirs, so that a segment that begins with the first token is seen as one.
-
-    Raises:
-      UsageError: the score is no recurrence, the shapes or the state do not fit, or the mask is of another kind.
-    """
-    mask = dataclasses.replace(as_mask(mask), causal=True)
-    _check_given(score, params, query, key, value, source)
-    first, tokens = mask.query_offset, query.shape[-3]
-    if key.shape[-3] != tokens:
-        raise UsageError(f"A state advances by as many keys as queries, not {key.shape[-3]} and {tokens}.")
-    if mask.key_lengths is not None:
-        real = mask.real_keys(tokens, first)
-        key, value, source = jax.tree.map(lambda x: jnp.where(trail(real, x.ndim), x, 0), (key, value, source))
-    query = score.prepare_query(params, query, Tokens(first, query if source is None else source))
-    key = score.prepare_key(params, key, Tokens(first, key if source is None else source))
-    step = functools.partial(score.advance, params, query, key, key if value is None else value, mask=mask)
-    if state is not None:
-        _check_state(score, state, jax.eval_shape(lambda: step(state=None)[1]))
-    return step(state=state)
-
-
-def _check_state(score: Mixer, state: Any, expected: Any) -> None:
-    """Raises UsageError unless a state has the shapes that are expected."""
-    given, expected = (jax.tree.map(jnp.shape, x) for x in (state, expected))
-    if given != expected:
-        raise UsageError(f"The state of {score.title} has the shape {expected} here, but was given {given}.")
-
-
-def _check_given(score: Mixer, params: Params, query: Any, key: Any, value: Any, source: Any) -> None:
+def check_given(score: Mixer, params: Params, query: Any, key: Any, value: Any, source: Any) -> None:
     """Raises UsageError unless everything that the score reads is given."""
     if score.traits.reads_key and key is None:
         raise UsageError(f"{score.title} reads keys; give them.")

@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,6 +21,7 @@ SIZES = Sizes(model=32, heads=4, head=8, length=6)
 Shapes = dict[str, jax.ShapeDtypeStruct]
 _TOKENS = 3
 _SOURCE = jax.ShapeDtypeStruct((_TOKENS, SIZES.model), jnp.float32)
+_PLACE = jax.ShapeDtypeStruct((), jnp.int32)
 
 
 class Declared(dict):
@@ -49,12 +49,12 @@ def check_kind(mixer: Any) -> None:
     """Raises UsageError unless an object is a `Mixer`, and a frozen dataclass of plain options."""
     kind = type(mixer)
     if isinstance(mixer, type):
-        raise UsageError(f"The score must be an object, not a class; write {mixer.__name__}().")
+        raise UsageError(f"A mechanism must be an object, not a class; write {mixer.__name__}().")
     if not isinstance(mixer, Mixer):
         raise UsageError(f"A mechanism is a Score or a Recurrence, not {mixer!r}.")
     declared = vars(kind).get("__dataclass_params__")  # its own, not an ancestor's
     if not (declared and declared.frozen):
-        raise UsageError(f"The score {kind.__name__} must be a frozen dataclass; its fields are options.")
+        raise UsageError(f"{kind.__name__} must be a frozen dataclass; its fields are options.")
     try:
         hash(mixer)
     except TypeError as error:
@@ -65,11 +65,11 @@ def check_kind(mixer: Any) -> None:
 def _check_once(mixer: Mixer) -> None:
     if not _takes_sizes(mixer):
         return
-    arrays = _arrays(mixer)
+    given = _arrays(mixer), *_inputs(mixer), _SOURCE
     if isinstance(mixer, Score) and type(mixer).attend is Score.attend:
-        _check_pair(mixer, arrays)
+        jax.eval_shape(functools.partial(_check_pair, mixer), *given, _PLACE)
     elif isinstance(mixer, Recurrence):
-        _check_step(mixer, arrays)
+        jax.eval_shape(functools.partial(_check_step, mixer), *given)
 
 
 def _takes_sizes(mixer: Mixer) -> bool:
@@ -116,25 +116,13 @@ def knows_absolute_positions(mixer: Mixer) -> bool:
         jnp.asarray(draw((_TOKENS, *x)), jnp.float32) for x in ((SIZES.model,), (SIZES.heads, SIZES.head))
     )
     params = {name: jnp.asarray(draw(p.shape), jnp.float32) for name, p in mixer.arrays(SIZES).items()}
-    over = {name: len(p.over) for name, p in mixer.parameters(SIZES).items()}
-    own = {name: x[(0,) * over[name]] for name, x in params.items() if name in over}
 
     @jax.jit
     def compared(first: jax.Array) -> jax.Array:
         at = Tokens(first, source, Rotary())
-        queries, keys = mixer.prepare_query(params, query, at), mixer.prepare_key(params, key, at)
-        if not isinstance(mixer, Recurrence) and type(mixer).attend is not Score.attend:
-            return mixer.attend(params, queries, keys, values, Options(Mask(causal=True)))[2]
-        read = jax.tree.map(lambda x: x[2, 0], queries)
-        stored = [jax.tree.map(lambda x, token=token: x[token, 0], keys) for token in (0, 1)]
-        if isinstance(mixer, Score):
-            return mixer.pair(own, read, stored[1], At(*map(jnp.int32, (2, 1, 0)), SIZES.heads, 0, 1))
-        read = read[0] if isinstance(read, tuple) else read  # without the gate behind the state
-        state = mixer.begin(key.shape[-1], SIZES.head)
-        for token, value in zip(stored, jnp.eye(2, SIZES.head), strict=True):
-            written, gates = token if isinstance(token, tuple) else (token, None)
-            state = mixer.write(own, state, written, value, gates)
-        return mixer.read(own, state, read)
+        prepared = mixer.prepare_query(params, query, at), mixer.prepare_key(params, key, at)
+        options = Options(Mask(causal=True), implementation="reference")
+        return mixer.attend(params, *prepared, values, options)[2]
 
     try:
         near, far = compared(0), compared(5)
@@ -163,34 +151,34 @@ def _arrays(mixer: Mixer) -> Shapes:
     return {of: jax.ShapeDtypeStruct(p.shape, jnp.float32) for of, p in mixer.arrays(SIZES).items()}
 
 
-def _check_pair(score: Score, arrays: Shapes) -> None:
+def _check_pair(
+    score: Score, params: Params, query: jax.Array, key: jax.Array, source: jax.Array, place: jax.Array
+) -> None:
     name = type(score).__name__
     if type(score).pair is Score.pair:
         raise UsageError(f"{name} defines no pair(self, params, query, key, at), the score of one query and one key.")
-    own = _of_one_head(score, arrays)
     try:
-        prepared = jax.eval_shape(functools.partial(_prepare, score), arrays, *_inputs(score), _SOURCE)
+        prepared = _prepare(score, params, query, key, source)
     except UsageError:  # it is not for these sizes
         return
-    query, key = jax.tree.map(_one, prepared)
-    at = At(*[jax.ShapeDtypeStruct((), jnp.int32)] * 3, SIZES.heads, 0, 1)
-    found = _called(score, "pair", own, query, key, at)
+    query, key = jax.tree.map(lambda x: x[0, 0], prepared)
+    at = At(place, place, place, SIZES.heads, 0, 1)
+    found = _called(score, "pair", _of_one_head(score, params), query, key, at)
     if getattr(found, "shape", None) == ():
         return
     hint = "" if found is None else "; an array with a part for each head is declared with over=('heads',)"
     raise UsageError(f"{name}.pair must return one number for a pair, not {_described(found)}{hint}.")
 
 
-def _check_step(recurrence: Recurrence, arrays: Shapes) -> None:
+def _check_step(recurrence: Recurrence, params: Params, query: jax.Array, key: jax.Array, source: jax.Array) -> None:
     name = type(recurrence).__name__
     for method in ("write", "read"):
         if getattr(type(recurrence), method) is getattr(Recurrence, method):
             raise UsageError(f"{name} defines no {method}; see Recurrence.{method}.")
-    key, value = _one(_inputs(recurrence)[1]), jax.ShapeDtypeStruct((SIZES.head,), jnp.float32)
-    state = jax.eval_shape(lambda: recurrence.begin(key.shape[-1], SIZES.head))
-    own = _of_one_head(recurrence, arrays)
-    gates = jax.tree.map(_one, _called(recurrence, "gates", arrays, _SOURCE))
-    after = _called(recurrence, "write", own, state, key, value, gates)
+    key, value, own = key[0, 0], jnp.zeros(SIZES.head), _of_one_head(recurrence, params)
+    state = _called(recurrence, "begin", key.size, SIZES.head)
+    gates = _called(recurrence, "gates", Declared(name, params), source)
+    after = _called(recurrence, "write", own, state, key, value, jax.tree.map(lambda x: x[0, 0], gates))
     if jax.tree.map(jnp.shape, after) != jax.tree.map(jnp.shape, state):
         raise UsageError(
             f"{name}.write must return a state like the one of begin, {_described(state)}, not {_described(after)}."
@@ -202,22 +190,16 @@ def _check_step(recurrence: Recurrence, arrays: Shapes) -> None:
         )
 
 
-def _of_one_head(mixer: Mixer, arrays: Shapes) -> Shapes:
+def _of_one_head(mixer: Mixer, params: Params) -> Declared:
     """Takes the parts of one head, query and key."""
-    over = {name: len(p.over) for name, p in mixer.parameters(SIZES).items()}
-    cut = lambda name, x: jax.ShapeDtypeStruct(x.shape[over.get(name, 0) :], x.dtype)  # noqa: E731
-    return {name: cut(name, x) for name, x in arrays.items() if name in over}
+    over = {name: (0,) * len(p.over) for name, p in mixer.parameters(SIZES).items()}
+    return Declared(type(mixer).__name__, {name: params[name][at] for name, at in over.items()})
 
 
 def _prepare(mixer: Mixer, params: Params, query: jax.Array, key: jax.Array, source: jax.Array) -> tuple[Any, Any]:
     tokens = Tokens(0, source)
     read = mixer.prepare_query(params, query, tokens) if mixer.traits.reads_query else None
     return read, mixer.prepare_key(params, key, tokens) if mixer.traits.reads_key else None
-
-
-def _one(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """Takes one token and head."""
-    return jax.ShapeDtypeStruct(x.shape[2:], x.dtype)
 
 
 def _called(mixer: Mixer, method: str, *arguments: Any) -> Any:
@@ -230,7 +212,8 @@ def _called(mixer: Mixer, method: str, *arguments: Any) -> Any:
         taken = ", ".join(inspect.signature(getattr(type(mixer), method)).parameters)
         raise UsageError(f"{name}.{method} must take ({wanted}), but it takes ({taken}).") from error
     try:
-        return _traced(call, name, arguments) if method != "parameters" else call(*arguments)
+        found = call(*arguments)
+        return found if method == "parameters" else jax.tree.map(jnp.asarray, found)
     except UsageError:
         raise
     except Exception as error:
@@ -239,19 +222,6 @@ def _called(mixer: Mixer, method: str, *arguments: Any) -> Any:
 
 def _base(mixer: Mixer) -> type[Mixer]:
     return Recurrence if isinstance(mixer, Recurrence) else Score
-
-
-def _traced(call: Callable, name: str, arguments: tuple) -> Any:
-    is_shape = lambda x: isinstance(x, jax.ShapeDtypeStruct)  # noqa: E731
-    leaves, tree = jax.tree.flatten(arguments, is_leaf=is_shape)
-    shapes = [x for x in leaves if is_shape(x)]
-
-    def run(*arrays):
-        given = iter(arrays)
-        params, *rest = jax.tree.unflatten(tree, [next(given) if is_shape(x) else x for x in leaves])
-        return call(Declared(name, params), *rest)
-
-    return jax.eval_shape(run, *shapes)
 
 
 def _described(tree: Any) -> str:

@@ -6,14 +6,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from attention import score, specs
 from attention.defining import files
 from attention.defining.definition import check_definition, reads_source
 from attention.defining.table import ALIASES, SCORES
 from attention.errors import UsageError, unknown
-from attention.parameters import Params, Sizes
+from attention.forms import Tokens
+from attention.mask import Mask
+from attention.options import as_mask
+from attention.parameters import Params, Sizes, trail
 from attention.score import Mixer
 
 
@@ -61,37 +64,67 @@ def attend(mixer: Mixer | type[Mixer] | str, params: Params, query: Any, key: An
       **options: `mask`, `bias`, `dropout_rate`, `dropout_key`, `return_weights`, `implementation`, `layer`, `depth`
         and `source`.
     """
-    made = _with_source(mixer, query, options)
+    made = _with_source(mixer, query, options.get("source"))
     return score.attend(made, params, query, key, value, **options)
 
 
 def advance(
     mixer: Mixer | type[Mixer] | str,
     params: Params,
-    query: Any,
-    key: Any,
-    value: Any,
+    query: Float[Array, "*B T N H"],
+    key: Float[Array, "*B S K H"],
+    value: Float[Array, "*B S M V"] | None,
     state: Any = None,
-    **options: Any,
-) -> tuple[jax.Array, Any]:
-    """Calls `attention.score.advance`, which continues a recurrence, or a string that names one, from a state.
+    *,
+    source: Float[Array, "*B S D"] | None = None,
+    mask: Mask | None = None,
+) -> tuple[Float[Array, "*B T _ V"], Any]:
+    """Computes causal self-attention of the next tokens by a recurrence, from a state to the state after them.
+
+    A sequence in parts, with the state from call to call, gives what the whole gives, gradients through the state
+    included.
 
     Args:
-      mixer: Such as `GatedDelta()` or `'gated_delta'`.
+      mixer: A recurrence, or a string that names one, such as `'gated_delta'`.
       params: Its arrays by name, as `init` makes them.
-      query: Queries `(*B, T, N, H)` of the next tokens.
-      key: Keys `(*B, T, K, H)`.
-      value: Values `(*B, T, K, V)`.
-      state: The state after the tokens before, or None before the first.
-      **options: `source` and `mask`.
+      query: Queries of the T tokens.
+      key: Keys, K divides N.
+      value: Values, M = K but for a recurrence with groups of its own; None for prepared keys as values.
+      state: What a call gave for the tokens before, or None before the first.
+      source: The inputs of the tokens, for gates that are projected from them.
+      mask: Key lengths and segments, with the number of tokens before as `query_offset`. Lengths count these tokens
+        too, and `key_segments` begins with theirs, so that a segment that begins with the first token is seen as one.
+
+    Raises:
+      UsageError: the mixer is no recurrence, the shapes or the state do not fit, or the mask is of another kind.
     """
-    return score.advance(_with_source(mixer, query, options), params, query, key, value, state, **options)
+    made, mask = _with_source(mixer, query, source), dataclasses.replace(as_mask(mask), causal=True)
+    score.check_given(made, params, query, key, value, source)
+    first, tokens = mask.query_offset, query.shape[-3]
+    if key.shape[-3] != tokens:
+        raise UsageError(f"A state advances by as many keys as queries, not {key.shape[-3]} and {tokens}.")
+    if mask.key_lengths is not None:
+        real = mask.real_keys(tokens, first)
+        key, value, source = jax.tree.map(lambda x: jnp.where(trail(real, x.ndim), x, 0), (key, value, source))
+    query = made.prepare_query(params, query, Tokens(first, query if source is None else source))
+    key = made.prepare_key(params, key, Tokens(first, key if source is None else source))
+    step = functools.partial(made.advance, params, query, key, key if value is None else value, mask=mask)
+    if state is not None:
+        _check_state(made, state, jax.eval_shape(lambda: step(state=None)[1]))
+    return step(state=state)
 
 
-def _with_source(mixer: Mixer | type[Mixer] | str, query: Any, options: dict[str, Any]) -> Mixer:
+def _check_state(mixer: Mixer, state: Any, expected: Any) -> None:
+    """Raises UsageError unless a state has the shapes that are expected."""
+    given, expected = (jax.tree.map(jnp.shape, x) for x in (state, expected))
+    if given != expected:
+        raise UsageError(f"The state of {mixer.title} has the shape {expected} here, but was given {given}.")
+
+
+def _with_source(mixer: Mixer | type[Mixer] | str, query: Any, source: Any) -> Mixer:
     """Makes a mechanism; raises UsageError where it reads the layer's inputs and none are given."""
     made = mixer_of(mixer)
-    if options.get("source") is None and reads_source(made):
+    if source is None and reads_source(made):
         raise UsageError(
             f"{made.title} also reads the layer's inputs, from which its gates are projected; give them as source, an "
             f"array (*B, S, D) with D as model={query.shape[-1] * query.shape[-2]} in attention.init."

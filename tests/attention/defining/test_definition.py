@@ -156,6 +156,10 @@ def made(base, **members):
         (lambda: made(Recurrence, read=look), "Mine defines no write"),
         (lambda: made(Recurrence, write=add), "Mine defines no read"),
         (
+            lambda: made(Recurrence, write=add, read=look, begin=lambda self, head: jnp.zeros(head)),
+            r"Mine.begin must take \(self, head, value\), but it takes \(self, head\)",
+        ),
+        (
             lambda: made(Recurrence, write=lambda self, params, state, key, value, gates: key, read=look),
             r"Mine.write must return a state like the one of begin, float32\[8, 8\], not float32\[8\]",
         ),
@@ -210,6 +214,19 @@ def test_a_mechanism_without_keys_takes_a_source():
     source = value.reshape(2, LENGTH, -1)
     with_source = attention.attend("positional", params, value, None, value, source=source)
     chex.assert_trees_all_equal(with_source, attention.attend("positional", params, value, None, value))
+
+
+@pytest.mark.parametrize(
+    ("mixer", "absolute"),
+    [
+        (MECHANISMS["dot_product"].score, False),
+        (MECHANISMS["additive"].score, True),
+        (StateSpace(), False),
+        (StateSpace(conv=2), True),  # sums of keys that are turned by different angles
+    ],
+)
+def test_it_is_known_what_rotary_positions_make_absolute(mixer, absolute):
+    assert knows_absolute_positions(mixer) == absolute
 
 
 @pytest.mark.parametrize(
