@@ -22,57 +22,28 @@ from tests.sizes import more
 NAMES = [path.stem for path in build.scripts()]
 # So little optimised, programs that run for a moment compile in half the time.
 XLA_FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-TINY = r"(0\.0|\d\.\d+e-(0[6-9]|1\d))\n"
-# What is smaller in a test than in a notebook on a CPU, each of it once in the script; and patterns of what must be
-# printed.
+# What is smaller in the short form of the first notebook, each of it once in the script.
 SMALLER = {
-    "01_attention_mechanisms": (
-        {
-            "12, 32, 500": "12, 32, 2",
-            'maps("dot_product", "luong_dot", "luong_general")': 'maps("luong_general")',
-            'maps("optimised", "efficient", "super")': 'maps("super")',
-            '"mlp_qkv", "mlp_kv", "dual_linear", "mlp_marian", "mlp_roberta", "decomposable"': '"mlp_marian",',
-            '"additive", "luong_concat", "neural", "neural(dim=16)"': '"luong_concat", "neural(dim=16)"',
-            '"gaussian", "gaussian(sigma=0.3)", "gaussian(sigma=0.1)"': '"gaussian(sigma=0.3)"',
-            'maps("positional", "positional_factorised")': 'maps("positional_factorised")',
-        },
-        ["twin at", "def masked_softmax", "def delta_head"],
-    ),
-    "02_train_on_colab": (
-        {
-            '"15 epochs"': '"2 epochs"',
-            '"train.eval_every": "5 epochs"': '"train.eval_every": "1 epoch"',
-            '{"model.depth": "2"': '{"model.depth": "1"',
-            '"configs/vit_digits.py", 3': '"configs/vit_digits.py", 2',
-        },
-        ["1 x cpu, reduced size", "The same result, to the last bit: True"],
-    ),
-    "03_train_on_tpu": (
-        {"600, 100": "4, 8", "100 steps": "2 steps", "200 steps": "4 steps", "50 steps": "1 step"},
-        ["8 x cpu, pretended", "data 2 x fsdp 2 x tensor 2", "mesh data 2 x fsdp 2 x tensor 2"],
-    ),
-    "04_add_your_own": (
-        {'"20 epochs"': '"2 epochs"', '"train.eval_every": "5 epochs"': '"train.eval_every": "1 epoch"'},
-        [
-            f"fast - definition: {TINY}",
-            f"decoded - full pass: {TINY}",
-            "the future reaches the past: False",
-            "Training manhattan",
-        ],
-    ),
-    "05_translation_and_alignments": (
-        {
-            '"1000 steps"': '"4 steps"',
-            '"400 steps"': '"4 steps"',
-            "first=1980": "first=2020",
-            'train("configs/seq2seq_dates.py:luong_general", RECURRENT)': "additive, found",
-            'train("configs/seq2seq_dates.py:location", RECURRENT)': "additive, found",
-            "validation[:500]": "validation[:64]",
-            "test[:500]": "test[:64]",
-            '"model.hidden": "128"': '"model.hidden": "16"',
-        },
-        ["Training additive", "Training dot_product", "% exact"],
-    ),
+    "12, 32, 500": "12, 32, 2",
+    'maps("dot_product", "luong_dot", "luong_general")': 'maps("luong_general")',
+    'maps("optimised", "efficient", "super")': 'maps("super")',
+    '"mlp_qkv", "mlp_kv", "dual_linear", "mlp_marian", "mlp_roberta", "decomposable"': '"mlp_marian",',
+    '"additive", "luong_concat", "neural", "neural(dim=16)"': '"luong_concat", "neural(dim=16)"',
+    '"gaussian", "gaussian(sigma=0.3)", "gaussian(sigma=0.1)"': '"gaussian(sigma=0.3)"',
+    'maps("positional", "positional_factorised")': 'maps("positional_factorised")',
+}
+TINY = r"(0\.0|\d\.\d+e-(0[6-9]|1\d))\n"
+PRINTED = {
+    "01_attention_mechanisms": ["twin at", "def masked_softmax", "def delta_head"],
+    "02_train_on_colab": ["1 x cpu, reduced size", "The same result, to the last bit: True"],
+    "03_train_on_tpu": ["8 x cpu, pretended", "data 2 x fsdp 2 x tensor 2", "mesh data 2 x fsdp 2 x tensor 2"],
+    "04_add_your_own": [
+        f"fast - definition: {TINY}",
+        f"decoded - full pass: {TINY}",
+        "the future reaches the past: False",
+        "Training manhattan",
+    ],
+    "05_translation_and_alignments": ["Training additive", "Training dot_product", "% exact"],
 }
 
 
@@ -87,25 +58,12 @@ def cells_of_script(name):
         if kind.strip() == "[markdown]":
             yield "markdown", "\n".join(line.removeprefix("#").removeprefix(" ") for line in text.strip().split("\n"))
         else:
-            yield (
-                "code",
-                re.sub(r"^# (%\w)", r"\1", text.strip(), flags=re.MULTILINE),
-            )  # a magic, which Python must not see
+            magic = re.compile(r"^# (%\w)", re.MULTILINE)  # which Python must not see
+            yield "code", magic.sub(r"\1", text.strip())
 
 
 def notebook(name):
     return json.loads((build.FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
-
-
-def run(name, folder, replacements, flags):
-    """Runs a script in a separate folder, with some of its text replaced."""
-    text = script(name)
-    for old, new in replacements.items():
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    (folder / "script.py").write_text(text, encoding="utf-8")
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg", "XLA_FLAGS": flags}
-    return subprocess.run([sys.executable, "script.py"], cwd=folder, env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -194,20 +152,21 @@ def test_without_an_address_the_install_cell_takes_an_uploaded_archive(install, 
     assert (tmp_path / "attention-bench/attention").is_dir()
 
 
-@pytest.mark.parametrize("name", [more(NAMES[0]), *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[1:])])
-def test_every_cell_runs(name, tmp_path):
-    replacements, expected = SMALLER[name]
-    done = run(name, tmp_path, replacements, XLA_FLAGS)
+@pytest.mark.parametrize(
+    ("name", "smaller"), [more(NAMES[0], SMALLER), *(pytest.param(name, {}, marks=pytest.mark.long) for name in NAMES)]
+)
+def test_every_cell_runs(name, smaller, tmp_path):
+    """The first in its short form too; in the long forms, all as they are written."""
+    text = script(name)
+    for old, new in smaller.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    (tmp_path / "script.py").write_text(text, encoding="utf-8")
+    flags = XLA_FLAGS if smaller else ""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg", "XLA_FLAGS": flags}
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert [pattern for pattern in expected if not re.search(pattern, done.stdout)] == []
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", NAMES)
-def test_every_cell_runs_as_it_is_written(name, tmp_path):
-    done = run(name, tmp_path, {}, "")
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert [pattern for pattern in SMALLER[name][1] if not re.search(pattern, done.stdout)] == []
+    assert [pattern for pattern in PRINTED[name] if not re.search(pattern, done.stdout)] == []
 
 
 def test_a_script_that_was_changed_is_found(monkeypatch, tmp_path):
