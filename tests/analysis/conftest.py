@@ -20,7 +20,7 @@ def config():
     return loading.load("configs/vit_digits.py").to_dict()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def write_run(config):
     """Writes a run of 4 epochs of 1,000 examples with a curve of evaluations; fields are given as `model__heads=2`."""
 

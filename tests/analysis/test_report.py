@@ -193,12 +193,10 @@ def test_mistakes_are_one_sentence(tmp_path, write_run, refused, flags, message)
     assert message in refused(main, [str(tmp_path), *flags])
 
 
-def test_what_is_in_doubt_is_said_beside_the_verdict(tmp_path, write_run):
+def test_what_is_in_doubt_is_said_beside_the_verdict(tmp_path, write_runs):
     facts = {"test_examples": 15, "baselines": {"most_frequent_accuracy": 0.5}}
-    for name, accuracies in {"dot_product": (0.9, 0.98), "super": (0.5, 0.49)}.items():
-        for seed, accuracy in enumerate(accuracies):
-            write_run(tmp_path / f"{name}{seed}", seed, accuracy, model__attention=name, **facts)
-    few, constant, wide = report(runs.find([tmp_path])).verdict[-3:]
+    found = write_runs(tmp_path, attention(dot_product=(0.9, 0.98), super=(0.5, 0.49)), **facts)
+    few, constant, wide = report(found).verdict[-3:]
     assert few == "Caution: The test split has only 15 examples, so one of them is 6.67 % of its result."
     assert constant == "Caution: super: An accuracy of 49.5% is not above the 50.0% of giving the same class always."
     assert "interval of the test accuracy reaches beyond 0 or 100 % for dot_product; more seeds" in wide
@@ -220,17 +218,3 @@ def test_runs_with_little_in_them_are_reported(tmp_path, write_run, odd):
     assert report(runs.find([tmp_path])).markdown()
     for at in compare.BUDGETS:
         answers(lambda at=at: report(runs.find([tmp_path]), at=at).markdown())
-
-
-def test_a_config_that_is_none_of_a_run_is_left_out_beside_a_whole_one(tmp_path, write_run):
-    for name, changes in (
-        ("a", {"data__source": {"a": 1}}),
-        ("b", {"data__classes": [{}]}),
-        ("c", {"data__batch_size": 0}),
-    ):
-        write_run(tmp_path / name, **changes)
-    write_run(tmp_path / "whole", 1)
-    found = runs.find([tmp_path])
-    assert [run.path.name for group in found.groups for run in group.runs] == ["whole"]
-    said = "was left out: its config.json is not that of a run."
-    assert found.left_out == tuple(f"{tmp_path / name} {said}" for name in "abc")

@@ -12,12 +12,6 @@ def labels(found):
     return [(each.label, each.seeds) for each in found.groups]
 
 
-def test_where_things_are_makes_no_difference(tmp_path, write_run):
-    write_run(tmp_path / "a", 0, data__data_dir="here", train__keep=1, mesh__data=1)
-    write_run(tmp_path / "b", 1, data__data_dir="there", train__keep=2, mesh__data=2)
-    assert labels(runs.find([tmp_path])) == [("all runs", (0, 1))]
-
-
 def test_what_follows_from_other_fields_is_no_key(tmp_path, write_run):
     """Widths that were chosen for each mechanism and number of heads tell no further rows apart."""
     widths = {("dot_product", 1): 64, ("dot_product", 4): 64, ("super", 1): 70, ("super", 4): 72}
@@ -51,9 +45,10 @@ def test_seeds_that_were_trained_together_are_runs_of_their_own(tmp_path, write_
     assert [run.seconds for run in group.runs] == [4.0] * 2
 
 
-def test_what_a_sweep_varied_is_a_setting_whatever_it_is(tmp_path, write_run):
-    for workers in (1, 4):
-        write_run(tmp_path / f"workers={workers}/seed0", data__workers=workers, data__cache_dir=f"/{workers}")
+def test_where_and_how_a_run_is_made_is_a_setting_only_of_a_sweep_that_varied_it(tmp_path, write_run):
+    for number in (1, 4):
+        elsewhere = {"data__cache_dir": f"/{number}", "train__keep": number, "mesh__data": number}
+        write_run(tmp_path / f"workers={number}/seed0", data__workers=number, **elsewhere)
     with pytest.raises(UsageError, match="are the same run"):
         runs.find([tmp_path])
     beside = {"over": {"data.workers": ["4"]}, "also": [{"data.workers": "1"}]}
@@ -61,12 +56,7 @@ def test_what_a_sweep_varied_is_a_setting_whatever_it_is(tmp_path, write_run):
     assert [each.label for each in runs.find([tmp_path]).groups] == ["workers 4", "workers 1"]
 
 
-def test_a_trial_is_no_run_of_its_sweep(tmp_path, write_run):
-    write_run(tmp_path / "attention=super/seed0")
-    write_run(tmp_path / "tuning/attention=super/learning_rate=1e-3/seed0", 1)
-    (tmp_path / "sweep.json").write_text(json.dumps({"over": {}}))
-    (group,) = runs.find([tmp_path]).groups
-    assert group.seeds == (0,)
+ODD = {"a": {"data__source": {"a": 1}}, "b": {"data__classes": [{}]}, "c": {"data__batch_size": 0}}
 
 
 def test_what_is_no_finished_run_is_named_and_left_out(tmp_path, write_run):
@@ -78,9 +68,11 @@ def test_what_is_no_finished_run_is_named_and_left_out(tmp_path, write_run):
     (tmp_path / "other/result.json").write_text('{"answer": 42}')
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign/config.json").write_text('{"model_type": "bert"}')
+    for name, changes in ODD.items():
+        write_run(tmp_path / name, **changes)
     found = runs.find([tmp_path])
     assert labels(found) == [("all runs", (0,))]
-    reasons = {
+    reasons = dict.fromkeys(ODD, "its config.json is not that of a run") | {
         "damaged": "cannot be read",
         "foreign": "its config.json is not that of a run",
         "other": "result.json holds no result of a run",
@@ -92,15 +84,16 @@ def test_what_is_no_finished_run_is_named_and_left_out(tmp_path, write_run):
 
 
 def test_all_of_a_folder_may_be_given_though_not_all_are_runs(tmp_path, write_run):
-    """`runs/*` may give a run, a sweep with its report, a log, a picture, and other folders."""
+    """`runs/*` may give a run, a sweep with its trials and report, a log, a picture, and other folders."""
     for seed in (0, 1):
         write_run(tmp_path / f"sweep/setting/seed{seed}", seed)
+    write_run(tmp_path / "sweep/tuning/setting/learning_rate=1e-3/seed3", 3)
     write_run(tmp_path / "lone", 2)
     (tmp_path / "sweep/sweep.json").write_text('{"over": {}}')
     (tmp_path / "pictures").mkdir()
     for name in ("lone.log", "a.png", "b.json"):
         (tmp_path / name).write_bytes(b"{}")
-    found = runs.find([*sorted(tmp_path.iterdir()), tmp_path / "sweep", *(tmp_path / "sweep").iterdir()])
+    found = runs.find([*sorted(tmp_path.iterdir()), tmp_path / "sweep", *(tmp_path / "sweep").glob("s*")])
     assert labels(found) == [("all runs", (0, 1, 2))]
     (passed,) = found.left_out
     assert passed == "Skipped, since they hold no run: a.png, b.json, lone.log, pictures, sweep.json."

@@ -145,11 +145,9 @@ def test_the_smallest_effect_is_cohens(pairs, effect):
         assert (verdicts.detectable(values / values.std(ddof=1)) <= effect) == enough
 
 
-def test_a_report_has_the_verdicts_of_what_was_declared(tmp_path, write_run):
-    cells = {"attention=dot_product": (0.9 + 0 * SPREAD, "dot_product"), "attention=super": (0.95 + SPREAD, "super")}
-    for cell, (values, attention) in cells.items():
-        for seed, value in enumerate(values):
-            write_run(tmp_path / cell / f"seed{seed}", seed, float(value), model__attention=attention)
+def test_a_report_has_the_verdicts_of_what_was_declared(tmp_path, write_runs):
+    cells = {"dot_product": 0.9 + 0 * SPREAD, "super": 0.95 + SPREAD}
+    write_runs(tmp_path, {f"attention={a}": ({"model__attention": a}, cells[a].tolist()) for a in cells})
     comparison = {"name": "super", "settings": ["attention=super"], "baselines": ["attention=dot_product"]}
     family = [comparison | {"claim": "better", "effect": 0.01}]
     declared = {"question": "Is it?", "metric": "accuracy", "margin": 0.002, "family": family}

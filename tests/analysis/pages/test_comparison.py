@@ -14,16 +14,14 @@ MEANS = {"dot_product": 0.90, "super": 0.95, "efficient": 0.85}  # and of `linea
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory, config):
+def path(tmp_path_factory, write_run):
     """The page of four settings, one of which is better than the baseline and one worse."""
-    from tests.analysis.conftest import write_run
-
-    write, folder = write_run.__wrapped__(config), tmp_path_factory.mktemp("report")
+    folder = tmp_path_factory.mktemp("report")
     for seed in (0, 1, 2):
         for name, mean in MEANS.items():
             place, curve = folder / name / f"seed {seed}", (mean - 0.4, mean - 0.2, mean - 0.1, mean)
-            write(place, seed, mean + seed / 1000 * (name[0] != "d"), curve, model__attention=name)
-        write(folder / "linear" / f"seed {seed}", seed, float("nan"), model__attention="linear")
+            write_run(place, seed, mean + seed / 1000 * (name[0] != "d"), curve, model__attention=name)
+        write_run(folder / "linear" / f"seed {seed}", seed, float("nan"), model__attention="linear")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "_draw", lambda *_: None)
         assert report.main([str(folder)]) == 0

@@ -12,25 +12,21 @@ from models.layers.attention_weights import attention_weights
 TOKENS = jnp.zeros((1, 3), jnp.int32)
 
 
-def test_rollout_by_hand():
-    """(I + W)/2 of each layer, the later on the left (Abnar and Zuidema 2020, eq. 1)."""
-    first, second = np.array([[[0.5, 0.5], [0.0, 1.0]]]), np.array([[[1.0, 0.0], [0.25, 0.75]]])
-    one, two = rollout([first, second])
-    np.testing.assert_allclose(one, [[0.75, 0.25], [0, 1]])
-    np.testing.assert_allclose(two, [[0.75, 0.25], [0.125 * 0.75, 0.125 * 0.25 + 0.875]])
-
-
 @pytest.mark.parametrize(
     ("layers", "rolled"),
     [
-        ([[[[1, 0], [0, 1]], [[0, 1], [1, 0]]]], [[0.75, 0.25], [0.25, 0.75]]),  # the mean over heads
-        ([[[[2, -6], [0, -1]]]], [[0.5 * 0.25 + 0.5, 0.5 * 0.75], [0, 1]]),  # what alignment makes, by its size
-        ([np.eye(3)[None]] * 4, np.eye(3)),
-        ([np.zeros((2, 3, 3))], np.eye(3)),
+        (
+            [[[[0.5, 0.5], [0, 1]]], [[[1, 0], [0.25, 0.75]]]],
+            [[[0.75, 0.25], [0, 1]], [[0.75, 0.25], [0.125 * 0.75, 0.125 * 0.25 + 0.875]]],
+        ),
+        ([[[[1, 0], [0, 1]], [[0, 1], [1, 0]]]], [[[0.75, 0.25], [0.25, 0.75]]]),  # the mean over heads
+        ([[[[2, -6], [0, -1]]]], [[[0.5 * 0.25 + 0.5, 0.5 * 0.75], [0, 1]]]),  # what alignment makes, by its size
+        ([np.zeros((2, 3, 3))], [np.eye(3)]),
     ],
 )
-def test_rollout_of_heads_signs_identities_and_nothing(layers, rolled):
-    np.testing.assert_allclose(rollout([np.array(weights, float) for weights in layers])[-1], rolled)
+def test_rollout_by_hand(layers, rolled):
+    """(I + W)/2 of each layer, the later on the left (Abnar and Zuidema 2020, eq. 1)."""
+    np.testing.assert_allclose(rollout([np.array(weights, float) for weights in layers]), rolled)
 
 
 @pytest.mark.parametrize(("causal", "heads"), [(False, ()), (True, (2,))])

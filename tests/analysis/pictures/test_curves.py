@@ -38,12 +38,6 @@ def test_seeds_whose_seconds_do_not_overlap_are_drawn_at_their_mean_seconds():
     np.testing.assert_allclose(points[0], [[27.5, 0.2], [55, 0.45], [82.5, 0.8]])
 
 
-def test_seeds_without_steps_in_common_are_refused():
-    late = [entry | {"step": entry["step"] + 100} for entry in SEEDS[1]]
-    with pytest.raises(UsageError, match="no steps in common: one begins at step 110, another ends at 30"):
-        curves.figure({"super": [SEEDS[0], late]})
-
-
 def drawn_at(axes):
     """Lists x and y of each line, and the outline of each band."""
     return [artist.get_xydata() for artist in axes.lines], [band.get_paths()[0].vertices for band in axes.collections]
@@ -65,6 +59,7 @@ def test_what_is_drawn_is_the_band_against_steps_epochs_and_seconds():
         ({"metrics": ["acuracy"]}, "Unknown metric .* Did you mean 'accuracy'"),
         ({"axes": ["epoch"], "epoch": float("nan")}, "needs the number of steps in an epoch"),
         ({"groups": {"super": [run([0.1], "train")]}}, "nothing to draw"),
+        ({"groups": {"super": [SEEDS[0], [line(110, 0.5)]]}}, "one begins at step 110, another ends at 30"),
     ],
 )
 def test_wrong_choices(options, message):

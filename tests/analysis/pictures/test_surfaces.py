@@ -23,16 +23,20 @@ def test_the_paraboloid():
     np.testing.assert_allclose(surfaces.paraboloid(1.5).z, line**2 + line[:, None] ** 2)
 
 
-@pytest.mark.parametrize("dim", [2, None])
-def test_one_hidden_layer_is_a_sum_of_folded_planes(dim):
-    """Σ_m v_m max(0, (W_q x + W_k x)_m + b_m) + b_a, for x = (x, y, 0, …) as query and key (DiGiugno, eq. 4)."""
-    score = Neural(dim=dim, hidden=(5,))
+@pytest.mark.parametrize(("dim", "scale"), [(2, False), (None, False), (2, True)])
+def test_one_hidden_layer_is_a_sum_of_folded_planes(dim, scale):
+    """Σ_m v_m max(0, (W_q x + W_k x)_m + b_m) + b_a, for x = (x, y, 0, …) as query and key (DiGiugno, eq. 4).
+
+    It is divided by the root of the head's width where that is asked for.
+    """
+    score = Neural(dim=dim, hidden=(5,), scale=scale)
     declared = parameters(score)
     params, width = {name: np.asarray(array) for name, array in declared.items()}, dim or 4
     slopes = params["layer_0_kernel"][:width] + params["layer_0_kernel"][width:]
     x, y = np.meshgrid(*[np.linspace(-2, 2, surfaces.POINTS)] * 2)
     hidden = x[..., None] * slopes[0] + y[..., None] * slopes[1] + params["layer_0_bias"]
     expected = np.maximum(hidden, 0) @ params["layer_1_kernel"][:, 0] + params["layer_1_bias"][0]
+    expected /= math.sqrt(4) if scale else 1
     np.testing.assert_allclose(surfaces.neural(score, declared, 2.0).z, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -45,12 +49,6 @@ def test_each_head_may_have_its_own():
         np.testing.assert_array_equal(surfaces.neural(score, params, 1.0, head).z, shared.z)
     with pytest.raises(UsageError, match="There is no head 2"):
         surfaces.neural(score, params, 1.0, head=2)
-
-
-def test_scores_are_divided_by_the_root_of_the_heads_width_where_that_is_asked_for():
-    params = parameters(Neural(dim=2))
-    plain, scaled = (surfaces.neural(Neural(dim=2, scale=scale), params, 1.0).z for scale in (False, True))
-    np.testing.assert_allclose(scaled, plain / math.sqrt(4), rtol=1e-5)
 
 
 def test_scores_without_a_surface():
