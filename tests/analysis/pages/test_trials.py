@@ -21,7 +21,7 @@ def path(tmp_path_factory):
     return own.with_suffix(".html")
 
 
-def test_the_map_has_a_row_for_each_mechanism_and_sorts(page, path):
+def test_the_map_has_a_row_for_each_mechanism_sorts_and_is_no_wider_than_the_window(page, path):
     page.goto(path.as_uri())
     names = page.locator("#map tbody th")
     assert names.all_inner_texts() == ["delta", "dot_product", "linear", "retention", "super"]  # best first
@@ -32,10 +32,6 @@ def test_the_map_has_a_row_for_each_mechanism_and_sorts(page, path):
     ]  # fmt: skip
     page.locator("#map thead button").nth(2).click()
     assert names.all_inner_texts()[0] == "dot_product"  # of stacked at 128
-
-
-def test_nothing_is_wider_than_the_window(page, path):
     page.set_viewport_size({"width": 420, "height": 900})
-    page.goto(path.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= 420
     assert page.locator("svg").count() == 2
