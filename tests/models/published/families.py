@@ -5,15 +5,15 @@ import json
 from pathlib import Path
 
 import jax.numpy as jnp
-from flax.traverse_util import unflatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors.numpy import load_file, save_file
 
-from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from models.gpt import GPT, GPTConfig
-from models.masked_lm import MaskedLM, MaskedLMConfig
+from models.encoder_decoder import EncoderDecoderConfig
+from models.gpt import GPTConfig
+from models.masked_lm import MaskedLMConfig
 from models.published import pretrained
 from models.published.hugging_face import CONFIG, SAFETENSORS
-from models.vit import ViT, ViTConfig
+from models.vit import ViTConfig
 from tests.models.small import random_params, small
 
 VOCABULARY, LENGTH = 13, 6
@@ -82,28 +82,29 @@ SIZES = {"depth": 2, "width": 16, "heads": 4, "mlp": 24, "positions": "rotary(ba
 MODELS |= {kind: GPTConfig(name="gpt", **SIZES | LLAMA | fields) for kind, fields in DECODERS.items()}
 
 
+# What a family's files lack, and what it is there.
+ABSENT = {
+    "modernbert": ("head/dense/bias", 0.0),
+    "diffllama": ("score/scale", 1.0),
+    "qwen2": ("attention/out/bias", 0.0),
+}
+
+
 def build(kind, seed=0, length=LENGTH, **changes):
-    """A config and its parameters, of which every one counts."""
+    """A config and its parameters, of which every one counts that the family has."""
     config = dataclasses.replace(MODELS[kind], **changes)
+    sizes, inputs = (VOCABULARY, length), (TOKENS,)
     if kind == "vit":
-        return config, random_params(ViT(config, 5, 10), IMAGES, seed=seed)["params"]
+        sizes, inputs = (IMAGES.shape[1:], 5), (IMAGES,)
     if kind in ("t5", "marian"):
-        model = EncoderDecoder(config, VOCABULARY, VOCABULARY, length, length)
-        params = random_params(model, TOKENS, jnp.array([4]), TOKENS, seed=seed)["params"]
-        for side in ("encoder", "decoder") if kind == "t5" else ():  # which layers share
-            params[f"{side}_1"]["attention"]["score"] = params[f"{side}_0"]["attention"]["score"]
-        return config, params
-    model = (MaskedLM if "bert" in kind else GPT)(config, VOCABULARY, length)
-    params = random_params(model, TOKENS, seed=seed)["params"]
-    if kind == "modernbert":  # whose head has no first bias
-        params["head"]["dense"]["bias"] = jnp.zeros(16)
-    if kind == "diffllama":  # whose norm of heads has no weights
-        for layer in range(2):
-            params[f"block_{layer}"]["attention"]["score"]["scale"] = jnp.ones(8)
-    if kind == "qwen2":  # which has no biases of outputs
-        for layer in range(2):
-            params[f"block_{layer}"]["attention"]["out"]["bias"] *= 0
-    return config, params
+        sizes, inputs = (VOCABULARY, VOCABULARY, length, length), (TOKENS, jnp.array([4]), TOKENS)
+    params = random_params(config.build(*sizes), *inputs, seed=seed)["params"]
+    for side in ("encoder", "decoder") if kind == "t5" else ():  # which layers share
+        params[f"{side}_1"]["attention"]["score"] = params[f"{side}_0"]["attention"]["score"]
+    place, value = ABSENT.get(kind, ("nowhere", 0.0))
+    flat = flatten_dict(params, sep="/")
+    flat = {path: jnp.full_like(x, value) if path.endswith(place) else x for path, x in flat.items()}
+    return config, unflatten_dict(flat, sep="/")
 
 
 def export(folder, kind, length=LENGTH, **changes):

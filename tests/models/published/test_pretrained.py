@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from attention import UsageError
 from models.published import pretrained
 from models.published.hugging_face import BIN, CONFIG, MSGPACK, SAFETENSORS, SHARDS
-from tests.models.published.families import as_flax, build, edit, export, load
+from tests.models.published.families import as_flax, build, describe, edit, export, load
 
 
 @pytest.fixture
@@ -33,24 +33,39 @@ def test_types_and_shardings_stay(exported):
     assert {leaf.sharding for leaf in jax.tree.leaves(loaded)} == {sharding}
 
 
-def test_flax_files_are_read_where_there_are_no_safetensors(exported):
-    folder, params = exported
+def in_flax(folder):
     (folder / MSGPACK).write_bytes(serialization.msgpack_serialize(as_flax(folder)))
     (folder / SAFETENSORS).unlink()
-    loaded, report = load(folder, "roberta")
-    chex.assert_trees_all_equal(loaded, params)
-    assert report.skipped == ()
 
 
-def test_weights_in_several_files_are_read_as_one(exported):
-    folder, params = exported
+def in_several_files(folder):
     weights = load_file(folder / SAFETENSORS)
     files = {name: f"model-{index % 2}.safetensors" for index, name in enumerate(sorted(weights))}
     for file in set(files.values()):
         save_file({name: weights[name] for name in files if files[name] == file}, folder / file)
     (folder / SHARDS).write_text(json.dumps({"weight_map": files}))
     (folder / SAFETENSORS).unlink()
-    chex.assert_trees_all_equal(load(folder, "roberta")[0], params)
+
+
+def with_the_heads_bias_in_its_decoder(folder):
+    edit(folder, lambda weights: weights.update({"lm_head.decoder.bias": weights.pop("lm_head.bias")}))
+
+
+def that_say_less(folder):
+    fields = ("tie_word_embeddings", "share_encoder_decoder_embeddings", "decoder_vocab_size")
+    describe(folder, dict.fromkeys(fields, ...) | {"add_bias_logits": False, "num_hidden_layers": 2})
+
+
+OTHERS = [("roberta", change) for change in (in_flax, in_several_files, with_the_heads_bias_in_its_decoder)]
+
+
+@pytest.mark.parametrize(("kind", "changed"), [*OTHERS, ("marian", that_say_less)])
+def test_other_files_of_the_same_model_are_read_as_it(kind, changed, tmp_path):
+    _, params = export(tmp_path, kind)
+    changed(tmp_path)
+    loaded, report = load(tmp_path, kind)
+    chex.assert_trees_all_equal(loaded, params)
+    assert report.skipped == ()
 
 
 QUERY = "roberta.encoder.layer.0.attention.self.query.weight"
@@ -105,8 +120,7 @@ def test_missing_packages_are_one_sentence(exported, monkeypatch):
 def test_the_hub_is_asked_for_each_file_in_turn(exported, monkeypatch):
     hub = pytest.importorskip("huggingface_hub", reason="the Hugging Face hub's package is not installed")
     folder, params = exported
-    (folder / MSGPACK).write_bytes(serialization.msgpack_serialize(as_flax(folder)))
-    (folder / SAFETENSORS).unlink()
+    in_flax(folder)
     asked = []
 
     def download(repository, file):
