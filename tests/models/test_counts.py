@@ -8,46 +8,31 @@ import jax.numpy as jnp
 import pytest
 
 from attention.parameters import Sizes
-from models.gpt import GPT
 from models.mechanisms import MECHANISMS, resolve
-from models.vit import ViT
 from tests.sizes import more
 from train import loading
 from train.mechanisms import cache_bytes, layer_parameters, main
 from train.state import count_parameters, first_attention
 
-
-def config_of(file, attention):
-    return dataclasses.replace(loading.resolve(f"configs/{file}.py", {})[0].model, attention=attention)
+LANGUAGE, IMAGES = (28_996, 1024), ((224, 224, 3), 100)
 
 
 @pytest.mark.parametrize(
-    ("attention", "count"),
+    ("file", "sizes", "attention", "count"),
     [
-        ("dot_product", 46_527_812),
-        ("neural|dot_product", 46_528_087),
-        more("neural(dim=16)|dot_product", 46_530_565),
-        more("neural(dim=None)|dot_product", 46_538_181),
+        ("gpt_wikitext103", LANGUAGE, "dot_product", 46_527_812),
+        ("gpt_wikitext103", LANGUAGE, "neural|dot_product", 46_528_087),
+        more("gpt_wikitext103", LANGUAGE, "neural(dim=16)|dot_product", 46_530_565),
+        more("gpt_wikitext103", LANGUAGE, "neural(dim=None)|dot_product", 46_538_181),
+        more("vit_cifar_neural", IMAGES, "dot_product", 47_471_716),
+        more("vit_cifar_neural", (IMAGES[0], 10), "neural(dim=3)|dot_product", 47_403_115),
+        ("vit_cifar_neural", IMAGES, "neural(dim=3)|dot_product", 47_472_325),
     ],
 )
-def test_gpt_of_digiugno(attention, count):
-    model = GPT(config_of("gpt_wikitext103", attention), vocabulary=28_996, length=1024)
-    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1024), int))
-    assert count_parameters(params) == count
-
-
-@pytest.mark.parametrize(
-    ("attention", "classes", "count"),
-    [
-        more("dot_product", 100, 47_471_716),
-        more("neural(dim=3)|dot_product", 10, 47_403_115),
-        ("neural(dim=3)|dot_product", 100, 47_472_325),
-    ],
-)
-def test_vit_of_digiugno(attention, classes, count):
-    model = ViT(config_of("vit_cifar_neural", attention), classes, length=785)
-    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 224, 224, 3)))
-    assert count_parameters(params) == count
+def test_models_of_digiugno(file, sizes, attention, count):
+    config = dataclasses.replace(loading.resolve(f"configs/{file}.py", {})[0].model, attention=attention)
+    inputs = jnp.zeros((1, 1024), int) if sizes == LANGUAGE else jnp.zeros((1, *sizes[0]))
+    assert count_parameters(jax.eval_shape(config.build(*sizes).init, jax.random.key(0), inputs)) == count
 
 
 D, N, L = 12, 3, 5
