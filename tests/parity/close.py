@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attention import Mask
 from models.published import pretrained
-from tests.models.small import random_params
+from tests.models.small import in_parts, random_params
 from train.run import workdir
 
 WHY = "parity needs PyTorch and transformers: pip install -r requirements-parity.txt"
@@ -25,14 +26,24 @@ FILE = os.environ.get("PARITY", "")
 COMMAND = "PARITY=FILE python -m pytest tests/parity"
 
 
-def noisy(make, scale, seed=0):
+def noisy(make, scale, seed=0, but=None):
     """A model of transformers' in which every parameter counts: biases are zero and norms one at first."""
     torch.manual_seed(seed)
     model = make().eval()
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += scale * torch.randn_like(parameter)
+        for name, parameter in model.named_parameters():
+            if but is None or but not in name:
+                parameter += scale * torch.randn_like(parameter)
     return model
+
+
+def drawn(module, scale, seed=0):
+    """A layer with all of its weights random, and these as arrays."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(scale * torch.randn_like(parameter))
+    return module.eval(), {name: jnp.asarray(x.detach().numpy()) for name, x in module.named_parameters()}
 
 
 def logits_of(model, *arrays, **options):
@@ -62,6 +73,16 @@ def assert_close(found, expected, family, atol=1e-5, rtol=1e-5, where=..., what=
     if FILE:
         keep(Path(FILE), family, what, found, expected)
     np.testing.assert_allclose(found, expected, atol=atol, rtol=rtol)
+
+
+def assert_layer(layer, params, x, expected, family, **compared):
+    """Compares our layer with theirs: whole, and with a cache in parts."""
+    x = jnp.asarray(x)
+    whole = layer.apply(params, x, mask=Mask(causal=True))
+    assert_close(whole, expected, family, **compared)
+    step = lambda part, cache: layer.apply(params, part, cache=cache)  # noqa: E731
+    cached, _ = in_parts(step, x, layer.init_cache(*x.shape), (6, 7, x.shape[1]))
+    assert_close(cached, expected, family, **compared)
 
 
 def keep(file, family, what, found, expected):

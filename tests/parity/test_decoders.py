@@ -8,7 +8,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from models.gpt import GPTConfig
 from models.published import pretrained
-from tests.models.small import apply
+from tests.models.small import apply, in_parts
 from tests.parity.close import assert_close, load_ours, logits_of, noisy, reloaded, transformers
 
 SIZES = {"vocab_size": 13, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 24}
@@ -70,12 +70,9 @@ def test_logits_are_equal_whole_and_with_a_cache_and_an_export_loads(family, tmp
     expected = logits_of(theirs, TOKENS)
     whole = apply(model, params, jnp.asarray(TOKENS))
     assert_close(whole, expected, FAMILIES[family][0], atol=2e-5)
-    caches, steps = model.init_caches(2, 12), []
     step = jax.jit(lambda tokens, caches: model.apply(params, tokens, False, caches))
-    for start, stop in ((0, 5), (5, 6), (6, 11)):
-        logits, caches = step(jnp.asarray(TOKENS[:, start:stop]), caches)
-        steps.append(logits)
-    assert_close(jnp.concatenate(steps, axis=1), expected, FAMILIES[family][0], atol=2e-5)
+    cached, _ = in_parts(step, jnp.asarray(TOKENS), model.init_caches(2, 12), (5, 6, 11))
+    assert_close(cached, expected, FAMILIES[family][0], atol=2e-5)
     pretrained.export(str(tmp_path / "ours"), model.config, params["params"], length=32)
     again = reloaded(theirs, tmp_path / "ours", attn_implementation="eager")
     np.testing.assert_allclose(logits_of(again, TOKENS), expected, atol=1e-6)

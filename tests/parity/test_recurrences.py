@@ -4,39 +4,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import Mask
 from models.layers.multi_head import MultiHeadAttention
-from tests.parity.close import WHY, assert_close, torch, transformers
+from tests.parity.close import WHY, assert_layer, drawn, torch, transformers
 
 qwen = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next", reason=WHY)
 mamba = pytest.importorskip("transformers.models.mamba2.modeling_mamba2", reason=WHY)
 
-BATCH, LENGTH, HEADS, HEAD, MODEL, FIRST = 2, 11, 3, 8, 5, 6
+BATCH, LENGTH, HEADS, HEAD, MODEL = 2, 11, 3, 8, 5
 TAPS = ("taps", "taps_bias")
 
 
-def drawn(module):
-    """The layer with all of its weights random, and these as arrays."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(0.5 * torch.randn_like(parameter))
-    return module.eval(), {name: jnp.asarray(x.detach().numpy()) for name, x in module.named_parameters()}
-
-
-def compare(family, theirs, spec, params, x):
-    """Our layer against theirs: whole, and with a cache in two parts."""
-    layer = MultiHeadAttention(spec, HEADS, bias=False, head=HEAD)
-    x = x.astype(np.float32)
+def compare(family, theirs, spec, params, width):
+    """Our layer against theirs."""
+    x = np.random.default_rng(1).normal(size=(BATCH, LENGTH, width)).astype(np.float32)
     with torch.no_grad():
         expected = theirs(torch.tensor(x)).numpy()
-    whole = layer.apply(params, jnp.asarray(x), mask=Mask(causal=True))
-    assert_close(whole, expected, family, rtol=0, what="layer")
-    cache, outs = layer.init_cache(BATCH, LENGTH, x.shape[-1]), []
-    for part in (slice(0, FIRST), slice(FIRST, FIRST + 1), slice(FIRST + 1, LENGTH)):
-        out, cache = layer.apply(params, jnp.asarray(x[:, part]), cache=cache)
-        outs.append(out)
-    assert_close(jnp.concatenate(outs, 1), expected, family, rtol=0, what="layer")
+    layer = MultiHeadAttention(spec, HEADS, bias=False, head=HEAD)
+    assert_layer(layer, {"params": params}, x, expected, family, rtol=0, what="layer")
 
 
 def heads_of(kernel, heads=HEADS):
@@ -65,7 +49,7 @@ def test_a_layer_of_qwen3_next_is_a_row(groups):
     sizes = {"linear_num_key_heads": groups, "linear_num_value_heads": HEADS, "hidden_size": MODEL}
     sizes |= {"linear_key_head_dim": HEAD, "linear_value_head_dim": HEAD, "num_hidden_layers": 1}
     config = transformers.Qwen3NextConfig(**sizes, layer_types=["linear_attention"])
-    layer, w = drawn(qwen.Qwen3NextGatedDeltaNet(config, 0))
+    layer, w = drawn(qwen.Qwen3NextGatedDeltaNet(config, 0), 0.5)
     wide = HEAD * HEADS // groups
     ends = [HEAD, 2 * HEAD, 2 * HEAD + wide]
     query, key, value, gate = jnp.split(w["in_proj_qkvz.weight"].T.reshape(MODEL, groups, -1), ends, -1)
@@ -78,7 +62,7 @@ def test_a_layer_of_qwen3_next_is_a_row(groups):
     params["out"] = {"kernel": w["out_proj.weight"].T.reshape(HEADS, HEAD, MODEL)}
     # Their queries are divided by √H, which is a factor H of the norm's ε.
     spec = f"gated_delta(groups={groups}, conv=4, gate='norm_first', epsilon={config.rms_norm_eps * HEAD})"
-    compare("Qwen3Next", layer, spec, {"params": params}, np.random.default_rng(1).normal(size=(BATCH, LENGTH, MODEL)))
+    compare("Qwen3Next", layer, spec, params, MODEL)
 
 
 def test_a_layer_of_mamba_2_is_a_row():
@@ -86,7 +70,7 @@ def test_a_layer_of_mamba_2_is_a_row():
     inner = HEADS * HEAD
     sizes = {"num_heads": HEADS, "head_dim": HEAD, "state_size": HEAD, "n_groups": HEADS, "num_hidden_layers": 1}
     config = transformers.Mamba2Config(**sizes, hidden_size=inner, expand=1, chunk_size=4)
-    layer, w = drawn(mamba.Mamba2Mixer(config, 0))
+    layer, w = drawn(mamba.Mamba2Mixer(config, 0), 0.5)
     w["norm.weight"] = jnp.tile(w["norm.weight"][:HEAD], HEADS)  # ours is shared by the heads
     layer.norm.weight.data = torch.tensor(np.asarray(w["norm.weight"]))
     gate, value, key, query, step = jnp.split(w["in_proj.weight"].T, [inner, 2 * inner, 3 * inner, 4 * inner], -1)
@@ -97,4 +81,4 @@ def test_a_layer_of_mamba_2_is_a_row():
     params = {name: {"kernel": heads_of(kernel)} for name, kernel in pieces.items()} | {"score": score}
     params["out"] = {"kernel": w["out_proj.weight"].T.reshape(HEADS, HEAD, inner)}
     spec = f"state_space(conv=4, gate='gate_first', skip=True, epsilon={config.layer_norm_epsilon})"
-    compare("Mamba2", layer, spec, {"params": params}, np.random.default_rng(1).normal(size=(BATCH, LENGTH, inner)))
+    compare("Mamba2", layer, spec, params, inner)
