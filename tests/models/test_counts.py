@@ -40,8 +40,8 @@ H = D // N
 LINEAR = D * D + D
 MLP = D * 2 * D + 2 * D + 2 * D * D + D
 NORM = 4 * D
-COUNTS = {
-    "dot_product": 4 * LINEAR,
+PLAIN = ("dot_product", "luong_dot", "sigmoid", "hard", "soft_cap", "alibi", "stick_breaking", "moba", "linear")
+COUNTS = dict.fromkeys(PLAIN, 4 * LINEAR) | {
     "optimised": 3 * LINEAR,
     "efficient": 2 * LINEAR,
     "super": 2 * LINEAR + L * L + L,
@@ -52,7 +52,6 @@ COUNTS = {
     "mlp_roberta": 3 * MLP + LINEAR,
     "neural": 4 * LINEAR + 2 * (2 * H + 2) + (4 * 2 + 2) + (2 + 1) + (1 + 1),
     "additive": 4 * LINEAR + 2 * H * H + H + H,
-    "luong_dot": 4 * LINEAR,
     "luong_general": 4 * LINEAR + H * H,
     "luong_concat": 4 * LINEAR + 2 * H * H + H + H,
     "decomposable": MLP + 2 * LINEAR,
@@ -60,21 +59,14 @@ COUNTS = {
     "positional": 2 * LINEAR + N * L * L,
     "positional_factorised": 2 * LINEAR + 2 * N * L * 8,
     "gated": 5 * LINEAR,
-    "sigmoid": 4 * LINEAR,
     "sink": 4 * LINEAR + N,
-    "hard": 4 * LINEAR,
-    "soft_cap": 4 * LINEAR,
     "cosine": 4 * LINEAR + N,
-    "alibi": 4 * LINEAR,
     "relative": 4 * LINEAR + 32 * N,
     "forgetting": 4 * LINEAR + D * N + N,
     "path": 4 * LINEAR + 32 * (D + D) + 3 * D + D * N + N,
-    "stick_breaking": 4 * LINEAR,
-    "moba": 4 * LINEAR,
     "native_sparse": 4 * LINEAR + 3 * D * N + 2 * (64 * H + 64 * H * H + H + H * H),
     "deepseek_sparse": 4 * LINEAR + D * 4 * 32 + D * 32 + 2 * 32 + D * 4,
     "differential": 4 * LINEAR + 2 * 2 * (H // 2) + H,
-    "linear": 4 * LINEAR,
     "delta": 4 * LINEAR + D * N + N,
     "retention": 4 * LINEAR + N,
     "gated_linear": 4 * LINEAR + 2 * 16 * D + D,

@@ -62,18 +62,11 @@ class Rows(nn.Module):
         return Dense((self.classes,), dtype=self.dtype, name="head")(x.mean(axis=1)).astype(jnp.float32)
 
 
-@pytest.fixture
-def config(monkeypatch, tmp_path):
+def test_it_trains_is_evaluated_and_counted(monkeypatch, tmp_path):
     monkeypatch.setitem(ImageClassification.model_types, "rows", RowsConfig)
-    file = tmp_path / "rows.py"
-    file.write_text(CONFIG)
-    return file
-
-
-def test_it_trains_is_evaluated_and_counted(config, tmp_path):
-    flags = arguments(
-        tmp_path / "run", config=f"{config}:efficient", train__length="3 steps", train__eval_every="3 steps"
-    )
+    (tmp_path / "rows.py").write_text(CONFIG)
+    changes = {"config": f"{tmp_path}/rows.py:efficient", "train__length": "3 steps", "train__eval_every": "3 steps"}
+    flags = arguments(tmp_path / "run", **changes)
     assert main.main([flag for flag in flags if not flag.startswith("--config.model.")]) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert evaluate.evaluate(tmp_path / "run", "last", "test")[1]["loss"] == pytest.approx(

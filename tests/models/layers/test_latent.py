@@ -91,11 +91,6 @@ def test_tokens_read_latents_as_they_are_where_scores_are_products(kind):
     assert (largest < 2 * room * HEADS * HEAD) == (kind in ABSORBED)
 
 
-def test_a_cache_has_latents_and_one_turned_key():
-    leaves = jax.tree.leaves(layer().init_cache(5, LENGTH, WIDTH))
-    assert sorted(leaf.shape for leaf in leaves) == [(), (5, LENGTH, LATENT + PART)]
-
-
 def test_a_turned_part_is_for_self_attention():
     x = jnp.ones((1, LENGTH, WIDTH))
     with pytest.raises(UsageError, match="dot_product with these options is for self-attention only"):
