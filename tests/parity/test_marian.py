@@ -11,7 +11,7 @@ from models.published import pretrained
 from models.published.hugging_face import BIN, SAFETENSORS
 from tests.models.published.families import SPECIAL
 from tests.models.published.families import build as build_ours
-from tests.parity.close import assert_close, load_ours, torch, transformers
+from tests.parity.close import assert_close, load_ours, noisy, torch, transformers
 from tests.train.data.tokenisers.test_marian import TEXTS, write
 from train.data import tokenisers
 
@@ -22,32 +22,21 @@ REAL = np.arange(5) < np.array([5, 4, 2])[:, None]
 
 
 def make(seed=0, noise=0.3, **changes):
-    torch.manual_seed(seed)
     sizes = {"vocab_size": 13, "d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "max_position_embeddings": 24}
     sizes |= {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
     sizes |= {f"{side}_ffn_dim": 32 for side in ("encoder", "decoder")}
     tokens = {"pad_token_id": 12, "decoder_start_token_id": 12, "eos_token_id": 0, "forced_eos_token_id": 0}
     settings = {"activation_function": "swish", "scale_embedding": True, **sizes, **tokens, **changes}
-    model = transformers.MarianMTModel(transformers.MarianConfig(**settings)).eval()
-    tables = {model.model.encoder.embed_positions.weight, model.model.decoder.embed_positions.weight}
-    with torch.no_grad():
-        for parameter in (
-            *model.parameters(),
-            model.final_logits_bias,
-        ):  # zeros and ones at first: noise makes all count
-            if not any(parameter is table for table in tables):
-                parameter += noise * torch.randn_like(parameter)
+    config = transformers.MarianConfig(**settings)
+    model = noisy(lambda: transformers.MarianMTModel(config), noise, seed, but="embed_positions")
+    model.final_logits_bias += noise * torch.randn_like(model.final_logits_bias)
     return model
 
 
-def logits_of(model, source=SOURCE, target=TARGET):
-    lengths = LENGTHS[: len(source), None]
+def logits_of(model, source=SOURCE, lengths=LENGTHS, target=TARGET):
+    mask = (np.arange(source.shape[1]) < lengths[:, None]).astype(int)
     with torch.no_grad():
-        return model(
-            torch.as_tensor(source),
-            attention_mask=torch.as_tensor((np.arange(source.shape[1]) < lengths).astype(int)),
-            decoder_input_ids=torch.as_tensor(target),
-        ).logits.numpy()
+        return model(*map(torch.as_tensor, (source, mask, target))).logits.numpy()
 
 
 def ours(folder):
@@ -88,8 +77,7 @@ def test_logits_are_equal_with_padding_on_both_sides(tmp_path, changes):
     assert_same(apply(model, params), logits_of(theirs))
     for row, (length, targets) in enumerate(zip(LENGTHS, REAL.sum(axis=1), strict=True)):  # alone, without padding
         source, target = SOURCE[row : row + 1, :length], TARGET[row : row + 1, :targets]
-        with torch.no_grad():
-            alone = theirs(torch.as_tensor(source), decoder_input_ids=torch.as_tensor(target)).logits.numpy()
+        alone = logits_of(theirs, source, LENGTHS[row : row + 1], target)
         assert_same(apply(model, params)[row : row + 1, :targets], alone, slice(None))
 
 

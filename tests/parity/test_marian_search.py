@@ -23,23 +23,28 @@ def varied(seed):
     table = model.model.decoder.embed_positions.weight
     with torch.no_grad():
         model.model.shared.weight[0] += 2 * (table[6] - table[0])
-    special = {"decoder_start_token_id": 12, "pad_token_id": 12, "eos_token_id": 0, "forced_eos_token_id": 0}
-    model.generation_config = transformers.GenerationConfig(**special, bad_words_ids=[[12]], max_length=13)
+    model.generation_config = generation(SPECIAL)
     return model
 
 
-def generated(model, source, lengths, **options):
+def generation(special):
+    start, end = special["start"], special["end"]
+    tokens = {"decoder_start_token_id": start, "pad_token_id": start, "eos_token_id": end, "forced_eos_token_id": end}
+    return transformers.GenerationConfig(**tokens, bad_words_ids=[[start]], max_length=13)
+
+
+def generated(model, source, lengths, pad=12, **options):
     """Their targets without the start, padded to 12 tokens."""
     mask = torch.as_tensor((np.arange(source.shape[1]) < lengths[:, None]).astype(int))
     with torch.no_grad():
         found = model.generate(torch.as_tensor(source), attention_mask=mask, do_sample=False, **options).numpy()
-    return np.pad(found[:, 1:], ((0, 0), (0, 13 - found.shape[1])), constant_values=12)
+    return np.pad(found[:, 1:], ((0, 0), (0, 13 - found.shape[1])), constant_values=pad)
 
 
-def translated(model, params, source, lengths, beams, length_penalty=1.0):
+def translated(model, params, source, lengths, beams, length_penalty=1.0, special=SPECIAL):
     search = Search(beams=beams, length_penalty=length_penalty, max_length=12)
     arrays = jnp.asarray(source), jnp.asarray(lengths)
-    return np.asarray(translate(model, params, *arrays, search, jax.random.key(0), start=12, end=0, pad=12)[0].tokens)
+    return np.asarray(translate(model, params, *arrays, search, jax.random.key(0), **special)[0].tokens)
 
 
 @pytest.mark.parametrize(("beams", "length_penalty"), [(1, 1.0), (4, 1.0), (4, 0.0), (4, 2.0)])

@@ -2,8 +2,6 @@
 
 import json
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -11,9 +9,8 @@ from safetensors.numpy import load_file, save_file
 from models.encoder_decoder import EncoderDecoderConfig
 from models.published import pretrained
 from tests.parity.close import assert_close, load_ours, noisy, reloaded, torch, transformers
-from tests.parity.test_marian import apply
-from train.generation.decoding import translate
-from train.generation.search import Search
+from tests.parity.test_marian import apply, logits_of
+from tests.parity.test_marian_search import generated, generation, translated
 
 SIZES = {"vocab_size": 13, "d_model": 16, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 2}
 SIZES |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12}
@@ -23,7 +20,7 @@ RANDOM = np.random.default_rng(0)
 LENGTHS = RANDOM.integers(1, 17, 6)
 SOURCE = np.where(np.arange(16) < LENGTHS[:, None], RANDOM.integers(2, 13, (6, 16)), 0)
 TARGET = np.concatenate([np.zeros((6, 1), int), RANDOM.integers(2, 13, (6, 13))], axis=1)
-MASK = (np.arange(16) < LENGTHS[:, None]).astype(int)
+BATCH = SOURCE, LENGTHS, TARGET
 
 
 def make(kind, folder, seed=0, noise=0.3, factor=1.0, **changes):
@@ -36,15 +33,9 @@ def make(kind, folder, seed=0, noise=0.3, factor=1.0, **changes):
     return model
 
 
-def logits_of(model):
-    source, mask, target = (torch.as_tensor(array) for array in (SOURCE, MASK, TARGET))
-    with torch.no_grad():
-        return model(source, mask, target).logits.numpy()
-
-
 def ours(folder):
     sizes = lambda described: (*[described.vocabulary] * 2, 20, 20)  # noqa: E731
-    model, params, report = load_ours(folder, EncoderDecoderConfig, sizes, SOURCE, LENGTHS, TARGET)
+    model, params, report = load_ours(folder, EncoderDecoderConfig, sizes, *BATCH)
     return model, params["params"], report
 
 
@@ -53,12 +44,12 @@ def test_logits_are_equal_and_an_export_loads(kind, tmp_path):
     theirs = make(kind, tmp_path / "theirs", factor=0.5 if kind == "1.1" else 1.0)  # logits of ten or so
     model, params, report = ours(tmp_path / "theirs")
     assert (report.new, report.skipped, report.cut) == ((), (), ())
-    expected = logits_of(theirs)
-    found = apply(model, params, SOURCE, LENGTHS, TARGET)
+    expected = logits_of(theirs, *BATCH)
+    found = apply(model, params, *BATCH)
     assert_close(found, expected, "T5", atol=1e-5 * np.abs(expected).max())
     pretrained.export(str(tmp_path / "ours"), model.config, params, SPECIAL, 20)
     again = reloaded(theirs, tmp_path / "ours")
-    np.testing.assert_allclose(logits_of(again), expected, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(logits_of(again, *BATCH), expected, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -70,21 +61,13 @@ def test_targets_of_a_search_are_theirs(kind, beams, tmp_path):
             block.layer[1].EncDecAttention.o.weight *= 3
     theirs.save_pretrained(tmp_path)
     options = {"num_beams": beams, "length_penalty": 1.0} if beams > 1 else {}
-    tokens = {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1, "forced_eos_token_id": 1}
-    theirs.generation_config = transformers.GenerationConfig(**tokens, bad_words_ids=[[0]], max_length=13)
-    source, mask = torch.as_tensor(SOURCE), torch.as_tensor(MASK)
-    with torch.no_grad():
-        expected = theirs.generate(source, attention_mask=mask, do_sample=False, **options).numpy()[:, 1:]
+    theirs.generation_config = generation(SPECIAL)
+    expected = generated(theirs, SOURCE, LENGTHS, pad=0, **options)
     assert len({row.tobytes() for row in expected}) > 2  # of six sentences
-    expected = np.pad(expected, ((0, 0), (0, 12 - expected.shape[1])))
     ended = np.cumsum(expected == 1, axis=1) > (expected == 1)  # beams are filled with the end where padding is 0
     expected = np.where(ended, 0, expected)
     model, params, _ = ours(tmp_path)
-    search = Search(beams=beams, length_penalty=1.0, max_length=12)
-    found = translate(
-        model, params, jnp.asarray(SOURCE), jnp.asarray(LENGTHS), search, jax.random.key(0), start=0, end=1, pad=0
-    )
-    np.testing.assert_array_equal(found[0].tokens, expected)
+    np.testing.assert_array_equal(translated(model, params, SOURCE, LENGTHS, beams, special=SPECIAL), expected)
 
 
 def test_an_output_of_its_own_is_loaded_from_older_files(tmp_path):
@@ -98,6 +81,6 @@ def test_an_output_of_its_own_is_loaded_from_older_files(tmp_path):
     model, params, report = ours(tmp_path)
     assert not model.config.tied_output
     assert (report.new, report.skipped) == ((), ())
-    expected = 2 * logits_of(theirs)
-    found = apply(model, params, SOURCE, LENGTHS, TARGET)
+    expected = 2 * logits_of(theirs, *BATCH)
+    found = apply(model, params, *BATCH)
     assert_close(found, expected, "T5", atol=1e-5 * np.abs(expected).max())
