@@ -10,9 +10,10 @@ import pytest
 
 from attention.channel import Cbam, Spatial, SqueezeExcitation
 from models.cnn import CNN, CNNConfig, Residual
-from models.layers.positions import sinusoids
-from models.text_classifier import TextClassifier, TextClassifierConfig, mean_of_real
+from models.layers.positions import sinusoids, sinusoids_in_halves
+from models.text_classifier import TextClassifierConfig, mean_of_real
 from models.vit import patches
+from tests.models import test_every_model as every
 from tests.models.small import apply, random_params, small
 from tests.sizes import more
 from train.state import count_parameters
@@ -29,17 +30,15 @@ def test_patches_are_squares_in_row_major_order():
 
 
 def test_sinusoids_are_vaswanis():
-    table = np.asarray(sinusoids(7, 6))
-    for position in range(7):
+    table, halves = (np.asarray(make(5, 6, first=2)) for make in (sinusoids, sinusoids_in_halves))
+    for row in range(5):
         for i in range(3):
-            angle = position / 10_000 ** (2 * i / 6)
-            np.testing.assert_allclose(table[position, 2 * i : 2 * i + 2], [np.sin(angle), np.cos(angle)], atol=1e-6)
+            angle = (row + 2) / 10_000 ** (2 * i / 6)
+            np.testing.assert_allclose(table[row, 2 * i : 2 * i + 2], [np.sin(angle), np.cos(angle)], atol=1e-6)
+    np.testing.assert_array_equal(halves, np.concatenate([table[:, ::2], table[:, 1::2]], axis=1))
 
 
-CNN_CONFIG = CNNConfig(
-    name="cnn", attention="none", stages=2, depth=1, width=8, groups=2, norm_epsilon=1e-6, dropout=0.0
-)
-CNN_IMAGES = jax.random.normal(jax.random.key(0), (3, 9, 7, 3))
+CNN_CONFIG = CNNConfig(attention="none", stages=2, depth=1, width=8, groups=2, dropout=0.0)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,7 @@ CNN_IMAGES = jax.random.normal(jax.random.key(0), (3, 9, 7, 3))
 def test_each_stage_has_its_attention_and_parameters_their_closed_form(spec, gates, more):
     config = dataclasses.replace(CNN_CONFIG, attention=spec)
     assert config.gates == gates
-    shapes = jax.eval_shape(CNN(config, 5, 63).init, jax.random.key(0), CNN_IMAGES)
+    shapes = jax.eval_shape(CNN(config, 5, 63).init, jax.random.key(0), jnp.zeros((3, 9, 7, 3)))
     block = lambda c: 2 * (9 * c * c + 2 * c)  # noqa: E731  convolutions and norms
     plain = 9 * 3 * 8 + block(8) + 4 * 8 * 16 + block(16) + 2 * 16 + 16 * 5 + 5
     assert count_parameters(shapes) == plain + sum(more)
@@ -68,23 +67,13 @@ def test_attention_is_on_the_residual_branch():
     chex.assert_trees_all_close(apply(block, variables, x), x)
 
 
-TEXT_CONFIG = small(TextClassifierConfig, depth=1, mlp=24, norm="post", norm_epsilon=1e-6, activation="relu")
-TEXT_TOKENS = jax.random.randint(jax.random.key(0), (3, 8), 1, 11)
-TEXT_LENGTHS = jnp.array([8, 5, 1])
-
-
-def build_text(**changes):
-    model = TextClassifier(dataclasses.replace(TEXT_CONFIG, **changes), vocabulary=11, classes=3, length=8)
-    return model, random_params(model, TEXT_TOKENS, TEXT_LENGTHS)
-
-
 @pytest.mark.parametrize(
     ("attention", "layer"), [("dot_product", 4_224), ("optimised", 3_168), ("efficient", 2_112), ("super", 3_168)]
 )
 def test_parameters_of_hosseinis_imdb_models(attention, layer):
     """Table 8's attention layers in the Keras example's model: 650K in all, the paper says."""
-    config = dataclasses.replace(TEXT_CONFIG, attention=attention, width=32, heads=4, mlp=32)
-    model = TextClassifier(config, vocabulary=20_000, classes=2, length=32)
+    sizes = {"depth": 1, "width": 32, "heads": 4, "mlp": 32, "norm": "post"}
+    model = small(TextClassifierConfig, attention=attention, **sizes).build(20_000, 2, 32)
     params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 32), int), jnp.array([32]))
     embeddings, mlp, norms, head = 20_000 * 32 + 32 * 32, 2 * (32 * 32 + 32), 4 * 32, 32 * 20 + 20 + 20 * 2 + 2
     assert count_parameters(params["params"]["block_0"]["attention"]) == layer
@@ -96,12 +85,12 @@ def test_parameters_of_hosseinis_imdb_models(attention, layer):
     ("changes", "pool"), [({"attention": "super"}, "class_token"), more({"norm": "pre", "positions": "rotary"}, "mean")]
 )
 def test_nothing_of_padding_reaches_a_logit_or_a_gradient(changes, pool):
-    model, params = build_text(pool=pool, **changes)
-    padding = jnp.arange(8)[None] >= TEXT_LENGTHS[:, None]
-    tokens = jnp.where(padding, 10, TEXT_TOKENS % 9 + 1)
+    model, params, (tokens, lengths) = every.build("text_classifier", pool=pool, **changes)
+    padding = jnp.arange(8)[None] >= lengths[:, None]
+    tokens = jnp.where(padding, 10, tokens % 9 + 1)
 
     def loss(params):
-        logits = apply(model, params, tokens, TEXT_LENGTHS)
+        logits = apply(model, params, tokens, lengths)
         return jnp.sum(jnp.sin(logits)), logits
 
     differentiate = jax.jit(jax.grad(loss, has_aux=True))
@@ -117,6 +106,6 @@ def test_nothing_of_padding_reaches_a_logit_or_a_gradient(changes, pool):
 
 def test_the_mean_is_over_real_tokens():
     x = jax.random.normal(jax.random.key(0), (3, 8, 4))
-    expected = [np.asarray(x)[row, :length].mean(0) for row, length in enumerate(np.asarray(TEXT_LENGTHS))]
-    np.testing.assert_allclose(mean_of_real(x, TEXT_LENGTHS), expected, rtol=1e-5)
+    expected = [x[0].mean(0), x[1, :5].mean(0), x[2, 0]]
+    np.testing.assert_allclose(mean_of_real(x, jnp.array([8, 5, 1])), expected, rtol=1e-5)
     np.testing.assert_array_equal(mean_of_real(x, jnp.array([8, 0, 0]))[1:], 0)

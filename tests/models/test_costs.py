@@ -159,7 +159,8 @@ TOKENS, OTHERS = jnp.ones((1, 40), int), jnp.ones((1, 30), int)
 
 PAIRS = {"decoder_depth": 2, "shared_embeddings": False, "positions": "sinusoidal"}
 RECURRENT = {"embedding": 24, "hidden": 32, "dropout": 0.0}
-TEXT, PAIR, MAPS = (TOKENS, jnp.array([40])), (TOKENS, jnp.array([40]), OTHERS), jnp.ones((1, 16, 24, 1))
+TEXT, PAIR = (TOKENS, jnp.array([40])), (TOKENS, jnp.array([40]), OTHERS)
+CAPTIONS = ((16, 24, 1), 60, 30), (jnp.ones((1, 16, 24, 1)), None, OTHERS)
 # A small model of each kind, the sizes of its data, and what it takes.
 MODELS = {
     "vit": (small(ViTConfig, **WIDE, pool="class_token"), ((16, 16, 3), 10), (jnp.ones((1, 16, 16, 3)),)),
@@ -168,12 +169,8 @@ MODELS = {
     "masked_lm": (small(MaskedLMConfig, **WIDE), (50, 40), (TOKENS,)),
     "text_classifier": (small(TextClassifierConfig, **WIDE, pool="class_token"), (50, 3, 40), TEXT),
     "encoder_decoder": (small(EncoderDecoderConfig, **WIDE | PAIRS), (50, 60, 40, 30), PAIR),
-    "captioner": (small(CaptionerConfig, **WIDE, encoder="vit(patch=4)"), ((16, 24, 1), 60, 30), (MAPS, None, OTHERS)),
-    "captioner, cnn": (
-        small(CaptionerConfig, **WIDE, encoder="cnn(stages=2)"),
-        ((16, 24, 1), 60, 30),
-        (MAPS, None, OTHERS),
-    ),
+    "captioner": (small(CaptionerConfig, **WIDE, encoder="vit(patch=4)"), *CAPTIONS),
+    "captioner, cnn": (small(CaptionerConfig, **WIDE, encoder="cnn(stages=2)"), *CAPTIONS),
 }
 RECURRENTS = {name: (Seq2SeqConfig(attention=name, **RECURRENT), (50, 60, 40, 30), PAIR) for name in VARIANTS}
 

@@ -125,13 +125,7 @@ def test_the_command_prints_the_rows_that_are_asked_for(capsys):
 A, B, C = ({"kernel": size} for size in (1, 2, 3))
 
 
-@pytest.mark.parametrize(
-    ("params", "first"),
-    [
-        ({"block_10": {"attention": B}, "block_2": {"attention": A}, "head": C}, A),
-        ({"embed": {"block_0": {"attention": C}}, "encoder_0": {"attention": A}}, A),
-        ({"embed": B, "head": C}, {}),
-    ],
-)
-def test_the_first_attention_layer_is_found(params, first):
-    assert first_attention(params) == first
+def test_the_first_attention_layer_is_found():
+    assert first_attention({"block_10": {"attention": B}, "block_2": {"attention": A}, "head": C}) == A
+    assert first_attention({"embed": {"block_0": {"attention": C}}, "encoder_0": {"attention": A}}) == A
+    assert first_attention({"embed": B, "head": C}) == {}

@@ -5,12 +5,10 @@ import dataclasses
 import chex
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from attention import UsageError
 from models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from models.layers.positions import sinusoids, sinusoids_in_halves
 from tests.models.small import apply, random_params, small
 from tests.sizes import once
 
@@ -47,11 +45,6 @@ def test_the_tied_output_may_have_a_bias():
     del params["params"]["head_bias"]
     without = apply(plain, params, SOURCE, LENGTHS, TARGET)
     chex.assert_trees_all_close(found, without + bias[None, None], atol=1e-5)
-
-
-def test_sinusoids_in_halves_are_the_same_numbers():
-    plain, halves = sinusoids(5, 8, first=2), sinusoids_in_halves(5, 8, first=2)
-    np.testing.assert_array_equal(halves, np.concatenate([plain[:, ::2], plain[:, 1::2]], axis=1))
 
 
 def test_each_layer_of_either_side_has_its_implementation():
