@@ -133,6 +133,7 @@ def test_flags_and_overrides_come_in_any_order(parser):
         (["--ratio=half"], "--ratio must be a number, but it is 'half'."),
         (["--colour=gren"], "Unknown --colour 'gren'. Did you mean 'green'? Valid: green, red."),
         (["--out=/no/such/folder/a.json"], "--out must be a file in a folder that can be written"),
+        (["--out=/dev/null"], "--out must be a file, but '/dev/null' is a device or a pipe"),
         (["--config.x"], "--config.x needs a value: write --config.x=VALUE."),
         (["--config.x=1", "--config.x=2"], "--config.x is given twice, as '1' and '2'; give it once."),
     ],

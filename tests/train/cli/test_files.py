@@ -1,6 +1,5 @@
 """A file is written where a file can be put: nothing else is replaced by one, and no link is followed."""
 
-import argparse
 import os
 
 import numpy as np
@@ -50,11 +49,6 @@ def test_what_is_no_file_is_refused_and_stays(tmp_path, name, kind):
     with pytest.raises(UsageError, match=f"{path.name} is {kind}, where a file cannot be put"):
         WRITERS[name](path)
     assert seen(tmp_path) == before
-
-
-def test_flags_refuse_it_too_before_any_work():
-    with pytest.raises(argparse.ArgumentTypeError, match="must be a file, but '/dev/null' is a device or a pipe"):
-        cli.new_file("/dev/null")
 
 
 def test_every_flag_that_names_a_file_to_write_is_checked():

@@ -17,13 +17,16 @@ from train.decode.language_models import LanguageModel, start_of
 from train.generation.sampling import Sampling
 
 
-@pytest.fixture(scope="module")
-def language():
-    """A tiny GPT of bytes, whose context is 8 tokens."""
-    config = small(GPTConfig, name="gpt", attention="dot_product", tied_output=True, scale_embeddings=False)
+def drawn(config):
+    """A GPT of bytes with drawn parameters, whose context is 8 tokens."""
     model = config.build(ByteTokeniser.size, 8)
     params = random_params(model, jnp.zeros((1, 1), jnp.int32))["params"]
     return LanguageModel(model, params, ByteTokeniser(), 8, -1, start_of(ByteTokeniser()), "")
+
+
+@pytest.fixture(scope="module")
+def language():
+    return drawn(small(GPTConfig, name="gpt", attention="dot_product", tied_output=True, scale_embeddings=False))
 
 
 def logits_of(language, tokens):
@@ -56,28 +59,16 @@ def test_scores_are_sums_over_the_logits_whatever_else_is_in_the_batch(language)
     assert found[-1][1]
 
 
-def published(folder, **settings):
-    """A folder of a tiny GPT-2 of bytes, and the same model with its weights."""
+def test_a_published_folder_is_a_language_model_that_answers_without_a_run(tmp_path, capsys, refused):
     config = GPTConfig(
         depth=1, width=16, heads=2, mlp=16, positions="learned", attention_bias=True, activation="gelu_tanh"
     )
-    model = config.build(ByteTokeniser.size, 8)
-    params = jax.jit(model.init)(jax.random.key(1), jnp.zeros((1, 1), jnp.int32))["params"]
-    texts = {"tokenizer.json": ByteTokeniser().dumps(), "tokenizer_config.json": json.dumps(settings)}
-    pretrained.export(str(folder), config, params, {"end": 259}, 8, lambda architecture: texts)
-    return str(folder), LanguageModel(model, params, ByteTokeniser(), 8, -1, start_of(ByteTokeniser()), "")
-
-
-def test_a_published_folder_is_a_language_model(tmp_path):
-    folder, same = published(tmp_path / "gpt2")
+    same, folder = drawn(config), str(tmp_path / "gpt2")
+    settings = json.dumps({"chat_template": "<{{ messages[0]['content'] }}>"})
+    texts = {"tokenizer.json": ByteTokeniser().dumps(), "tokenizer_config.json": settings}
+    pretrained.export(folder, config, same.params, {"end": 259}, 8, lambda architecture: texts)
     language = LanguageModel.of(folder)
-    tokens = np.arange(5, dtype=np.int32)
-    assert language.scores([(tokens, 2)])[0] == pytest.approx(same.scores([(tokens, 2)])[0])
     assert (language.context, language.published) == (8, folder)
-
-
-def test_a_published_folder_answers_without_a_run(tmp_path, capsys, refused):
-    folder, same = published(tmp_path / "gpt2", chat_template="<{{ messages[0]['content'] }}>")
     greedy = ["--tokens=3", "--temperature=0"]
     assert generate.main([f"--published={folder}", "--chat", "--prompt=ab", *greedy]) == 0
     whole = continuations(same, ["<ab>"], 3, Sampling(0.0))[0]

@@ -87,20 +87,15 @@ def test_the_penalty_of_repetition_counts_prompts_and_what_was_drawn():
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "prompts", "tokens", "message"),
     [
-        ({"positions": "learned"}, "13 tokens were asked for, but positions were learned for 12"),
-        ({"positions": "none", "attention": "super"}, "at most 12 tokens, but this one has 13"),
+        ({"positions": "learned"}, PROMPTS, 8, "13 tokens were asked for, but positions were learned for 12"),
+        ({"positions": "none", "attention": "super"}, PROMPTS, 8, "at most 12 tokens, but this one has 13"),
+        ({}, [np.array([], int)], 3, "Every prompt needs at least one token"),
+        ({}, PROMPTS, 0, "At least one token must be asked for, not 0"),
     ],
 )
-def test_what_has_a_fixed_length_is_not_exceeded(changes, message):
+def test_mistakes_are_one_sentence(changes, prompts, tokens, message):
     model, params = build(**changes)
     with pytest.raises(UsageError, match=message):
-        written(model, params, 8)
-
-
-@pytest.mark.parametrize(("prompts", "tokens"), [([np.array([], int)], 3), (PROMPTS, 0)])
-def test_nothing_to_continue_is_refused(prompts, tokens):
-    model, params = build()
-    with pytest.raises(UsageError, match=r"at least one token|At least one token"):
         written(model, params, tokens, prompts=prompts)

@@ -58,17 +58,13 @@ def test_files_of_different_length(files, refused, lines, message):
     assert message in refused(score.main, flags(files))
 
 
-def test_empty_lines_are_named_and_count_as_nothing(files, capsys):
+def test_empty_lines_are_named_and_count_as_nothing_and_line_ends_of_another_system_are_no_difference(files, capsys):
     files[0].write_text("\n".join(["", *FOUND[1:]]), encoding="utf-8")
+    files[1].write_bytes("\r\n".join([*WANTED, ""]).encode())
     assert score.main(flags(files)) == 0
     printed = capsys.readouterr()
     assert "1 lines of" in printed.err
     assert "the first is line 1" in printed.err
     assert printed.out.startswith(f"bleu {translation_scores.scores(['', *FOUND[1:]], WANTED)['bleu']:.6g}\n")
+    assert f"exact_match {1 / 4:.6g}" in printed.out
     assert "nrefs:1" in printed.out.splitlines()[-1]
-
-
-def test_line_ends_of_another_system_are_no_difference(files, capsys):
-    files[1].write_bytes("\r\n".join([*WANTED, ""]).encode())
-    assert score.main(flags(files)) == 0
-    assert f"exact_match {1 / 4:.6g}" in capsys.readouterr().out
