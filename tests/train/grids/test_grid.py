@@ -1,5 +1,6 @@
 """The request for a sweep: its values, its names, and which sweep extends which."""
 
+import contextlib
 import dataclasses
 
 import pytest
@@ -69,33 +70,28 @@ def test_long_names_are_cut_and_stay_apart():
     assert max(map(len, names)) < 255
 
 
-MORE = {"model.attention": ["b", "c", "a(b=1,c='2')"]}
-
-
-@pytest.mark.parametrize("changes", [{}, {"over": MORE}, {"overrides": {"model.depth": "1", "data.data_dir": "y"}}])
-def test_more_extends_a_sweep(tmp_path, changes):
-    grid.check_extends(dataclasses.asdict(SWEEP), dataclasses.replace(SWEEP, **changes), tmp_path)
+MORE = {"over": {"model.attention": ["b", "c", "a(b=1,c='2')"]}}
+MATCHED = {"equal": "flops"}
 
 
 @pytest.mark.parametrize(
-    ("changes", "differs"),
+    ("before", "now", "differs"),
     [
-        ({"overrides": {"model.depth": "2"}}, "--config.model.depth;"),
-        ({"equal": "flops"}, "equal"),
-        ({"over": {"model.attention": ["b", "c"]}}, "--over model.attention;"),
-        ({"over": {"model.heads": ["1"]}}, "--over;"),
+        ({}, {}, ""),
+        ({}, MORE, ""),
+        ({}, {"overrides": {"model.depth": "1", "data.data_dir": "y"}}, ""),
+        (MATCHED, MATCHED, ""),
+        ({}, {"overrides": {"model.depth": "2"}}, "--config.model.depth;"),
+        ({}, MATCHED, "equal;"),
+        ({}, {"over": {"model.attention": ["b", "c"]}}, "--over model.attention;"),
+        ({}, {"over": {"model.heads": ["1"]}}, "--over;"),
+        (MATCHED, MATCHED | MORE, "its baseline, the first value of the first --over;"),
     ],
 )
-def test_another_sweep_does_not(tmp_path, changes, differs):
-    with pytest.raises(UsageError, match=f"holds another sweep, which differs in {differs}"):
-        grid.check_extends(dataclasses.asdict(SWEEP), dataclasses.replace(SWEEP, **changes), tmp_path)
-
-
-def test_a_matched_sweep_keeps_its_baseline(tmp_path):
-    before = dataclasses.asdict(dataclasses.replace(SWEEP, equal="flops"))
-    grid.check_extends(before, dataclasses.replace(SWEEP, equal="flops"), tmp_path)
-    with pytest.raises(UsageError, match="differs in its baseline, the first value of the first --over"):
-        grid.check_extends(before, dataclasses.replace(SWEEP, equal="flops", over=MORE), tmp_path)
+def test_more_extends_a_sweep_and_another_is_named_by_what_differs(tmp_path, before, now, differs):
+    refused = pytest.raises(UsageError, match=f"holds another sweep, which differs in {differs}")
+    with refused if differs else contextlib.nullcontext():
+        grid.check_extends(dataclasses.replace(SWEEP, **before).plain, dataclasses.replace(SWEEP, **now), tmp_path)
 
 
 def test_seeds_are_added_to_those_of_before(tmp_path):
@@ -138,17 +134,11 @@ TUNED = SWEEP.plain | {
 }
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"over": None},
-        {"over": {"model.attention": "super"}},
-        {"cells": {"a": {}}},
-        {"cells": {"a": {"chosen": {}, "tried": {"x": [0.5]}}}},
-    ],
-)
-def test_what_is_no_record_of_a_sweep_is_known(changes):
+def test_what_is_no_record_of_a_sweep_is_known():
     assert grid.is_record(TUNED)
-    assert not grid.is_record(TUNED | changes)
     for name in ("over", "cells"):  # of what is tuned
         assert not grid.is_record({key: value for key, value in TUNED.items() if key != name})
+    for over in (None, {"model.attention": "super"}):
+        assert not grid.is_record(TUNED | {"over": over})
+    for cell in ({}, {"chosen": {}, "tried": {"x": [0.5]}}):
+        assert not grid.is_record(TUNED | {"cells": {"a": cell}})
