@@ -47,23 +47,22 @@ def assert_no_trace(storm):
     assert_same(storm.workdir, storm.workdir.with_name("whole"))
 
 
+def long(*values):
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
 @pytest.mark.parametrize(
-    ("kills", "number", "processes", "length"),
+    ("name", "length", "kills", "number", "processes"),
     [
-        more(3, signal.SIGKILL, 1, 30),
-        pytest.param(20, signal.SIGKILL, 1, 400, marks=pytest.mark.long),
-        pytest.param(20, signal.SIGTERM, 1, 400, marks=pytest.mark.long),
-        pytest.param(20, signal.SIGKILL, 2, 400, marks=pytest.mark.long),
+        more("images", 30, 3, signal.SIGKILL, 1),
+        long("images", 400, 20, signal.SIGKILL, 1),
+        long("images", 400, 20, signal.SIGTERM, 1),
+        long("images", 400, 20, signal.SIGKILL, 2),
+        *(long(name, 120, 6, signal.SIGKILL, 1) for name in RUNS if name != "images"),
     ],
 )
-def test_a_storm_leaves_no_trace(tmp_path, kills, number, processes, length):
-    assert_no_trace(Storm(flags(length, **IMAGES), tmp_path / "hit", kills, number, processes))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in RUNS if name != "images"])
-def test_a_storm_leaves_no_trace_in_runs_of_other_kinds(tmp_path, name):
-    assert_no_trace(Storm(flags(120, **RUNS[name]), tmp_path / "hit", 6, signal.SIGKILL))
+def test_a_storm_leaves_no_trace(tmp_path, name, length, kills, number, processes):
+    assert_no_trace(Storm(flags(length, **RUNS[name]), tmp_path / "hit", kills, number, processes))
 
 
 @pytest.mark.long
