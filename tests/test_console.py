@@ -14,37 +14,25 @@ from train.grids import pool
 from train.run import console
 
 
-@pytest.fixture(autouse=True)
-def as_before(monkeypatch):
-    """The command line is this process's."""
-    monkeypatch.setattr(sys, "argv", ["attention-bench"])
-
-
-def run(capsys, *words):
-    sys.argv[1:] = words
-    code = console.main()
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
-
-
 def test_it_is_installed_and_names_programs_that_there_are():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"attention-bench": "train.run.console:main"}
     assert set(console.PROGRAMS.values()) <= {*PROGRAMS, "attention.check"}
 
 
-def test_alone_it_lists_all_programs_with_their_purpose(capsys):
-    code, out, err = run(capsys)
-    assert (code, err) == (0, "")
+def test_alone_it_lists_all_programs_with_their_purpose(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["attention-bench"])
+    assert console.main() == 0
+    out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     for name in console.PROGRAMS:
         assert re.search(rf"^  {name} +[A-Z]", out, re.MULTILINE)
 
 
-def test_an_unknown_command_is_one_sentence(capsys):
-    code, out, err = run(capsys, "raport", "runs/a")
-    assert (code, out) == (2, "")
-    assert err.startswith("error: Unknown command 'raport'. Did you mean 'report'?")
+def test_an_unknown_command_is_one_sentence(monkeypatch, refused):
+    monkeypatch.setattr(sys, "argv", ["attention-bench", "raport", "runs/a"])
+    said = refused(lambda arguments: console.main(), [])
+    assert said.startswith("error: Unknown command 'raport'. Did you mean 'report'?")
 
 
 @pytest.mark.parametrize(
