@@ -9,7 +9,7 @@ import numpy as np
 
 import attention
 from attention.check.subject import WIDTH, Subject, subject_of
-from attention.mask import BY_TOKEN
+from attention.mask import BY_TOKEN, Mask
 from attention.recurrences.gated import GatedDelta, GatedLinear
 from attention.recurrences.linear import Delta, LinearAttention
 from attention.recurrences.log_linear import LogLinear
@@ -113,6 +113,34 @@ SEGMENTS = {
     "query_segments": jnp.repeat(jnp.array([[0, 1, 2], [2, 3, 5]]), jnp.array([9, 8, 3]), axis=1),
     "key_segments": jnp.repeat(jnp.array([[0, 1, 2], [2, 4, 5]]), jnp.array([5, 20, 2]), axis=1),
 }
+MASKS = {  # of as many
+    "all": Mask(),
+    "causal": Mask(causal=True),
+    "causal before the keys": Mask(causal=True, query_offset=-2),
+    "causal window": Mask(causal=True, window=2, query_offset=1),
+    "causal window of a cache": Mask(causal=True, window=9, query_offset=5),
+    "window": Mask(window=7),
+    "traced offset": Mask(causal=True, query_offset=jnp.int32(7)),
+    "lengths, one of them 0": Mask(key_lengths=jnp.array([0, 19])),
+    "causal lengths": Mask(causal=True, key_lengths=jnp.array([3, 27])),
+    "segments": Mask(**SEGMENTS),
+    "causal segments": Mask(causal=True, **SEGMENTS),
+}
+
+
+def both_passes(function):
+    """A function to what this one gives, and the gradients of its arguments for some gradient of that."""
+
+    def run(*given):
+        out, pull = jax.vjp(function, *given)
+        return out, pull(jax.tree.map(lambda x: jnp.sin(jnp.arange(x.size)).reshape(x.shape).astype(x.dtype), out))
+
+    return run
+
+
+def outcome(function, *given):
+    """What a function gives, and the gradients of its arguments for some gradient of that."""
+    return jax.jit(both_passes(function))(*given)
 
 
 def assert_close(actual, expected, tolerance):

@@ -1,49 +1,39 @@
 """Any function of a pair in one kernel: what fuses, interpreted against `xla`, and what is refused."""
 
 import dataclasses
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.nn import initializers
 
-from attention import Mask, UnsupportedError, attend, init
+import attention
+from attention import Mask, UnsupportedError, attend, init, shared
 from attention.kernels import fused, xla
 from attention.kernels.call import Call, common
 from attention.kernels.fused import tpu
 from attention.options import Options
 from attention.parameters import Parameter
 from attention.score import Score
-from tests.attention.cases import SEGMENTS, assert_close
+from tests.attention.cases import MASKS, assert_close, outcome
 from tests.sizes import more, once
 
 HEADS, WIDTH = 4, 6
 
 
-@dataclasses.dataclass(frozen=True)
-class Written(Score):
-    """A score as somebody might write it.
+def written(function, shapes=(), **options):
+    """A score as somebody might write it, of a function of a pair and the shape of each array, one for each head."""
 
-    Attributes:
-      function: The score of a pair.
-      shapes: The shape of each array, one for each head.
-    """
+    @dataclasses.dataclass(frozen=True)
+    class Written(Score):
+        def parameters(self, sizes):
+            normal = initializers.normal(0.5)
+            return {name: Parameter((sizes.heads, *shape), normal, ("heads",)) for name, shape in shapes}
 
-    function: Callable = min
-    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+        def pair(self, params, query, key, at):
+            return function(params, query, key, at)
 
-    def parameters(self, sizes):
-        """Declares the arrays."""
-        normal = initializers.normal(0.5)
-        return {name: Parameter((sizes.heads, *shape), normal, ("heads",)) for name, shape in self.shapes}
-
-    def pair(self, params, query, key, at):
-        """The score of a pair."""
-        return self.function(params, query, key, at)
-
-
-Written.__post_init__ = lambda self: None  # a function is no option of a spec
+    return Written(**options)
 
 
 def mlp(p, q, k, at):
@@ -117,7 +107,7 @@ LOOPED = {
 def case(name, mask=None, shape=(2, 20, 27), normaliser="softmax", rate=0.0, groups=2):
     """A function of parameters, queries, keys and values to a call, and these arrays."""
     function, shapes, *_ = (FUSED | ODD | LOOPED)[name]
-    score = Written(function, shapes, normaliser=normaliser)
+    score = written(function, shapes, normaliser=normaliser)
     batch, queries, keys = shape
     random = iter(jax.random.split(jax.random.key(0), 16))
     sizes = {n: (HEADS, *s) for n, s in shapes} | ({"sink": (HEADS,)} if "learned" in normaliser else {})
@@ -137,42 +127,24 @@ def case(name, mask=None, shape=(2, 20, 27), normaliser="softmax", rate=0.0, gro
 def passes(attends, name, **options):
     """The output, and all gradients for some gradient of it."""
     call, arrays = case(name, **options)
-
-    def run(*arrays):
-        out, pull = jax.vjp(lambda *x: attends(call(*x))[0], *arrays)
-        return out, pull(jnp.sin(jnp.arange(out.size)).reshape(out.shape).astype(out.dtype))
-
-    return jax.jit(run)(*arrays)
+    return outcome(lambda *x: attends(call(*x))[0], *arrays)
 
 
 def assert_equal(name, tolerance=1e-10, **options):
     assert_close(passes(fused.attend, name, **options), passes(xla.attend, name, **options), tolerance)
 
 
-@pytest.mark.parametrize("name", once(FUSED, ["l1", "alibi", "three layers", "softmax over H", "as a matrix"]))
+KEPT = ["l1", "alibi", "three layers", "softmax over H", "as a matrix"]
+KEPT += ["every other", "largest of each row", "gated by the head"]
+
+
+@pytest.mark.parametrize("name", once(FUSED | ODD, KEPT))
 def test_pairs_that_people_write_fuse_and_equal_xla_with_all_gradients(name, x64):
     assert len(FUSED) == 30
     assert_equal(name, mask=Mask(causal=True))
 
 
-@pytest.mark.parametrize("name", once(ODD, ["every other", "largest of each row", "gated by the head"]))
-def test_odd_pairs_equal_xla_too(name, x64):
-    assert_equal(name, mask=Mask(causal=True))
-
-
-MASKS = {
-    "all": Mask(),
-    "causal": Mask(causal=True),
-    "causal window of a cache": Mask(causal=True, window=9, query_offset=5),
-    "window": Mask(window=7),
-    "traced offset": Mask(causal=True, query_offset=jnp.int32(7)),
-    "lengths, one of them 0": Mask(key_lengths=jnp.array([0, 19])),
-    "causal lengths": Mask(causal=True, key_lengths=jnp.array([3, 27])),
-    "segments": Mask(causal=True, **SEGMENTS),
-}
-
-
-@pytest.mark.parametrize("mask", once(MASKS, ["causal window of a cache", "causal lengths", "segments"]))
+@pytest.mark.parametrize("mask", once(MASKS, ["causal window of a cache", "causal lengths", "causal segments"]))
 def test_every_mask_it_takes_equals_xla(mask, x64):
     assert_equal("l1", mask=MASKS[mask], rate=0.3)
 
@@ -184,31 +156,20 @@ def test_every_normaliser_in_tiles_equals_xla(normaliser, x64):
     assert_equal("alibi", mask=Mask(causal=True), normaliser=normaliser, rate=0.2)
 
 
-@dataclasses.dataclass(frozen=True)
-class Laplace(Score):
-    """-tau |q - k|, with one tau for all heads."""
-
-    def parameters(self, sizes):
-        """Declares tau."""
-        return {"tau": Parameter((), initializers.ones)}
-
-    def pair(self, params, query, key, at):
-        """The score of a pair."""
-        return -params["tau"] * jnp.abs(query - key).sum()
+@attention.pair
+def laplace(query, key, at, *, tau=shared(1.0)):
+    return -tau * jnp.abs(query - key).sum()
 
 
 @pytest.mark.parametrize("normaliser", ["sigmoid", more("sink(learned=True)")])
 def test_heads_may_share_a_number_under_every_normaliser(normaliser):
-    score, x = Laplace(normaliser=normaliser), jax.random.normal(jax.random.key(0), (2, 9, 2, 3))
+    score, x = laplace(normaliser=normaliser), jax.random.normal(jax.random.key(0), (2, 9, 2, 3))
     params = init(score, jax.random.key(1), 2, 3)
-
-    def outcome(implementation):
-        def total(*given):
-            return jnp.sum(attend(score, *given, x, x, implementation=implementation) ** 2)
-
-        return jax.value_and_grad(total, (0, 1))(params, x)
-
-    assert_close(outcome("pallas"), outcome("xla"), 1e-5)
+    found, expected = (
+        outcome(lambda *given, way=way: attend(score, *given, x, x, implementation=way), params, x)
+        for way in ("pallas", "xla")
+    )
+    assert_close(found, expected, 1e-5)
 
 
 @pytest.mark.parametrize("groups", [1, more(4)])
@@ -225,7 +186,7 @@ def test_what_does_not_fuse_is_named(name):
 def test_a_named_kernel_says_what_it_cannot_do():
     x = jnp.ones((1, 4, 2, 3))
     with pytest.raises(UnsupportedError, match=r"'pallas' cannot do this call: .*'sort'.*; use 'chunked' or 'auto'"):
-        attend(Written(*LOOPED["sorted"][:2]), {}, x, x, x, implementation="pallas")
+        attend(written(*LOOPED["sorted"][:2]), {}, x, x, x, implementation="pallas")
     with pytest.raises(UnsupportedError, match="'pallas' cannot do this call: it adds no bias"):
         attend("alibi", {}, x, x, x, implementation="pallas", bias=jnp.ones((1, 1, 4, 4)))
 
@@ -251,28 +212,6 @@ def test_both_passes_lower_to_three_kernels(platform, target):
     check = jax.export.DisabledSafetyCheck.custom_call(target)
     exported = jax.export.export(jax.jit(jax.grad(loss, range(4))), platforms=(platform,), disabled_checks=[check])
     assert exported(*arrays).mlir_module().count(f"@{target}(") == 3
-
-
-ON_A_MESH = """
-import jax
-from jax.sharding import AxisType
-from attention import Mask
-from attention.kernels import fused, xla
-from tests.attention.kernels import test_fused as own
-
-options = {"mask": Mask(causal=True, key_lengths=jax.numpy.array([3, 27, 0, 20])), "rate": 0.3, "shape": (4, 20, 27)}
-names = "l1", "three layers", "gated by the head"
-mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
-with jax.set_mesh(mesh):
-    found = [own.passes(fused.attend, name, **options) for name in names]  # nothing was traced without the mesh
-for name, actual in zip(names, found, strict=True):
-    own.assert_close(actual, own.passes(xla.attend, name, **options), 2e-5)
-"""
-
-
-@pytest.mark.more
-def test_on_eight_devices(run_python):
-    run_python("-c", ON_A_MESH, devices=8)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from attention.kernels.arrays import precise
 from attention.kernels.call import Call, common
 from attention.kernels.mlp import gpu, strips, tile, tpu
 from attention.options import Options
-from tests.attention.cases import SEGMENTS, assert_close
+from tests.attention.cases import SEGMENTS, assert_close, both_passes, outcome
 from tests.sizes import more, once
 
 BLOCK = (16, 16)
@@ -72,18 +72,9 @@ def all_pairs(call):
     return xla.weigh_values(call, pair_scores(call))
 
 
-def passes(pair, **options):
-    """A function from arrays to the output and the gradients of all arrays for some gradient of the output."""
-
-    def run(arrays):
-        out, pull = jax.vjp(lambda arrays: pair(call_of(arrays, **options))[0], arrays)
-        return out, pull(jnp.sin(jnp.arange(out.size)).reshape(out.shape).astype(out.dtype))[0]
-
-    return run
-
-
-def both_passes(pair, arrays, **options):
-    return jax.jit(passes(pair, **options))(arrays)
+def output(pair, **options):
+    """A function of arrays to the output."""
+    return lambda arrays: pair(call_of(arrays, **options))[0]
 
 
 def interpreted(call):
@@ -111,13 +102,7 @@ CASES = {
     ),
     "segments, dense": (
         {"units": (3, 2), "per_head": True},
-        {
-            "mask": Mask(
-                **SEGMENTS,
-                dense=jnp.arange(27).reshape(1, 1, 1, 27) % 5 > 0,
-            ),
-            "activation": "gelu_tanh",
-        },
+        {"mask": Mask(**SEGMENTS, dense=jnp.arange(27).reshape(1, 1, 1, 27) % 5 > 0), "activation": "gelu_tanh"},
     ),
 }
 
@@ -126,7 +111,7 @@ CASES = {
 def test_interpreted_equals_xla_with_all_gradients_to_ten_digits(case, x64):
     shapes, options = CASES[case]
     arrays = inputs(**shapes, dtype=jnp.float64)
-    assert_close(both_passes(interpreted, arrays, **options), both_passes(all_pairs, arrays, **options), 1e-10)
+    assert_close(outcome(output(interpreted, **options), arrays), outcome(output(all_pairs, **options), arrays), 1e-10)
 
 
 @pytest.mark.more
@@ -140,16 +125,16 @@ def test_in_parts_and_groups_equals_xla(units, monkeypatch, x64):
         monkeypatch.setattr(form, "together", 16)
     arrays = inputs(units, shape=(2, 70, 50, 2), width=24, dtype=jnp.float64)
     options = {"mask": Mask(causal=True, key_lengths=jnp.array([50, 31])), "rate": 0.3}
-    actual = both_passes(lambda call: mlp.attend(call, (64, 32)), arrays, **options)
-    assert_close(actual, both_passes(all_pairs, arrays, **options), 1e-10)
+    actual = outcome(output(lambda call: mlp.attend(call, (64, 32)), **options), arrays)
+    assert_close(actual, outcome(output(all_pairs, **options), arrays), 1e-10)
 
 
 def test_queries_and_keys_far_from_each_other_round_as_near_ones_do():
     """Of a_m + b_m, a common part of the a_m may be undone by the b_m."""
     arrays = inputs((2, 1))
     moved = arrays | {"query": arrays["query"] + 1000.0, "key": arrays["key"] - 1000.0}
-    exact = both_passes(all_pairs, moved)
-    assert_close(both_passes(interpreted, moved), exact, 1e-5)
+    exact = outcome(output(all_pairs), moved)
+    assert_close(outcome(output(interpreted), moved), exact, 1e-5)
 
 
 @pytest.mark.more
@@ -158,8 +143,8 @@ def test_in_bfloat16_is_as_near_to_float32_as_xla(units, activation):
     arrays, options = inputs(units, dtype=jnp.bfloat16), {"mask": Mask(causal=True), "activation": activation}
     single = jax.tree.map(lambda x: x.astype(jnp.float32), arrays)
     chex.assert_trees_all_equal(*(pair_scores(call_of(x, **options)) for x in (arrays, single)))
-    exact = both_passes(all_pairs, single, **options)
-    actual = both_passes(interpreted, arrays, **options)
+    exact = outcome(output(all_pairs, **options), single)
+    actual = outcome(output(interpreted, **options), arrays)
     chex.assert_type(jax.tree.leaves(actual), jnp.bfloat16)
     assert_close(actual, exact, 0.02)
 
@@ -225,12 +210,11 @@ CUSTOM_CALLS = [jax.export.DisabledSafetyCheck.custom_call("mosaic_gpu_v2")]  # 
 
 @pytest.mark.parametrize("case", once(LOWERED, ["neural"]))
 @pytest.mark.parametrize(
-    ("platform", "name", "target"),
-    [more("tpu", "tpu", "tpu_custom_call"), ("cuda", "gpu", "mosaic_gpu_v2")],
+    ("platform", "name", "target"), [more("tpu", "tpu", "tpu_custom_call"), ("cuda", "gpu", "mosaic_gpu_v2")]
 )
 def test_both_passes_lower_to_mosaic(platform, name, target, case):
     shapes, options, backward = LOWERED[case]
-    program = jax.jit(passes(lambda call: mlp.attend(call, platform=name), **options))
+    program = jax.jit(both_passes(output(lambda call: mlp.attend(call, platform=name), **options)))
     exported = jax.export.export(program, platforms=(platform,), disabled_checks=CUSTOM_CALLS)(inputs(**shapes))
     assert exported.mlir_module().count(f"stablehlo.custom_call @{target}(") == 1 + (backward if name == "gpu" else 1)
 
@@ -266,43 +250,7 @@ def test_gpu_kernels_interpreted_but_for_tensor_cores_equal_xla(monkeypatch, cas
     units, options, activation = INTERPRETED[case]
     arrays = inputs(units, shape=(1, 100, 70, 1))
     options = options | {"activation": activation}
-    expected = both_passes(all_pairs, arrays, **options)
+    expected = outcome(output(all_pairs, **options), arrays)
     with plgpu.force_gpu_interpret_mode():
-        actual = both_passes(lambda call: mlp.attend(call, platform="gpu"), arrays, **options)
+        actual = outcome(output(lambda call: mlp.attend(call, platform="gpu"), **options), arrays)
     assert_close(actual, expected, 1e-5)
-
-
-ON_A_MESH = """
-import jax, numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from attention import Mask
-from attention.kernels import mlp
-from tests.attention.kernels import test_mlp as own
-
-def equal_on_a_mesh(arrays, options, split):
-    expected = own.both_passes(own.all_pairs, arrays, **options)
-    placed = arrays | {name: jax.device_put(arrays[name], split) for name in ("query", "key", "value")}
-    actual = own.both_passes(own.interpreted, placed, **options)
-    assert actual[0].sharding.spec == split.spec, actual[0].sharding
-    own.assert_close(actual, expected, 2e-5)
-
-arrays = own.inputs((3, 2), per_head=True, bias=(1, 2, 1, 27), shape=(4, 20, 27, 2))
-options = {"mask": Mask(causal=True, key_lengths=np.array([3, 27, 0, 20])), "rate": 0.3}
-mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
-with jax.set_mesh(mesh):
-    split = NamedSharding(mesh, P(("data", "fsdp"), None, "tensor"))
-    equal_on_a_mesh(arrays, options, split)
-    equal_on_a_mesh(own.inputs((3, 1), shape=(4, 20, 27, 2)), options, split)
-    del arrays["bias"]
-    for platform, name, target in (("tpu", "tpu", "tpu_custom_call"), ("cuda", "gpu", "mosaic_gpu_v2")):
-        run = jax.jit(lambda arrays: mlp.attend(own.call_of(arrays, **options), platform=name)[0])
-        text = run.trace(arrays).lower(lowering_platforms=(platform,)).as_text()
-        assert text.count(f"custom_call @{target}(") == 1
-    why = mlp.why_not(own.call_of(own.inputs(shape=(3, 4, 4, 1))))
-    assert why == "3 sequences do not divide among 4 devices; 1 heads do not divide among 2 devices", why
-"""
-
-
-@pytest.mark.more
-def test_on_eight_devices(run_python):
-    run_python("-c", ON_A_MESH, devices=8)

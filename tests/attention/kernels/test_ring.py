@@ -1,4 +1,4 @@
-"""Attention on devices that share the tokens of each sequence is that of one device; see `attention.kernels.ring`."""
+"""Attention on several devices is that of one: those that share the tokens of each sequence are a ring."""
 
 import json
 import math
@@ -6,22 +6,28 @@ import math
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 import attention
-from attention import Mask
+from attention import Mask, UnsupportedError
+from attention.kernels import mlp
 from attention.kernels.loops.plan import TilePlan, Tiling
 from attention.kernels.loops.scores import DotScore
 from attention.kernels.ring import visits
 from attention.normaliser import SOFTMAX
+from attention.scores.pairwise import Neural
+from tests.attention.kernels.test_fused import FUSED, ODD, written
+from tests.attention.kernels.test_mlp import call_of, inputs
+from tests.sizes import more
 
 AXES = ("data", "fsdp", "context", "tensor")
+AUTO = (AxisType.Auto,) * len(AXES)
 BATCH, TOKENS, HEADS, WIDTH = 4, 24, 4, 8
 SEGMENTS = jnp.repeat(jnp.arange(3), TOKENS // 3)[None].repeat(BATCH, 0)
 LENGTHS = jnp.array([TOKENS, 5, 0, 13])
 CAUSAL, PADDED = Mask(causal=True), Mask(causal=True, key_lengths=LENGTHS)
 # A mechanism, the mesh, the mask, the rate of dropout, and the number of key heads, of 4.
-CASES = [
+RING = [
     ("dot_product", {"context": 4, "tensor": 2}, PADDED, 0.3, 2),
     ("dot_product", {"context": 8}, CAUSAL, 0.3, 4),
     ("dot_product", {"context": 4}, Mask(causal=True, window=8), 0.0, 4),
@@ -38,43 +44,84 @@ CASES = [
     ("additive", {"context": 4, "tensor": 2}, Mask(causal=True, window=20), 0.0, 4),
     ("soft_cap", {"context": 6}, Mask(key_lengths=LENGTHS), 0.0, 4),
 ]
+EIGHT = {"data": 2, "fsdp": 2, "tensor": 2}
+CASES = [  # and the implementation, and the shape of a bias
+    *((*case, "chunked(3, 4)") for case in RING),
+    (written(*FUSED["l1"]), EIGHT, PADDED, 0.3, 2, "pallas"),
+    (written(*ODD["gated by the head"]), EIGHT, PADDED, 0.3, 2, "pallas"),
+    (written(FUSED["bilinear"][0], (("kernel", (WIDTH, WIDTH)),)), EIGHT, PADDED, 0.3, 2, "pallas"),
+    ("dot_product", {"data": 2, "tensor": 2}, PADDED, 0.0, 2, "pallas"),
+    (Neural(None, (3, 2), per_head=True), EIGHT, PADDED, 0.3, 4, "pallas", (1, HEADS, 1, TOKENS)),
+    (Neural(None, (3, 1)), EIGHT, PADDED, 0.3, 4, "pallas"),
+    (Neural(None, (9, 7)), {"data": 4}, CAUSAL, 0.3, 4, "chunked"),
+]
 
 
 @pytest.mark.more
 def test_a_ring_is_one_device(run_python):
+    """So is a mesh whose devices have sequences and heads of their own."""
     done = run_python("-m", "tests.attention.kernels.test_ring", devices=8)
     for case, error in zip(CASES, json.loads(done.stdout), strict=True):
-        assert error < 1e-5, case
+        assert error < (2e-5 if "pallas" in case else 1e-5), case
 
 
-def program(name, mask, rate, groups, implementation):
-    """A function of parameters, queries, keys and values to the output and its gradients, and its arguments."""
-    keys = jax.random.split(jax.random.key(1), 5)
+def program(name, mask, rate, groups, implementation, bias=()):
+    """A function of arrays to the output and its gradients, and its arguments: queries, keys and values are first."""
+    keys = jax.random.split(jax.random.key(1), 6)
     shapes = [(BATCH, TOKENS, heads, WIDTH) for heads in (HEADS, groups, groups, HEADS)]
     *arrays, weight = (jax.random.normal(key, shape) for key, shape in zip(keys[:4], shapes, strict=True))
-    params = attention.init(name, keys[4], HEADS, WIDTH)
+    params = jax.tree.map(lambda x: x + 0.1, attention.init(name, keys[4], HEADS, WIDTH))  # no sum of dead units is 0
     options = {"dropout_rate": rate, "dropout_key": jax.random.key(7)} if rate else {}
+    options |= {"mask": mask, "implementation": implementation}
+    added = {"bias": jax.random.normal(keys[5], bias)} if bias else {}
 
-    def scalar(params, *arrays):
-        out = attention.attend(name, params, *arrays, mask=mask, implementation=implementation, **options)
+    def scalar(query, key, value, params, added):
+        out = attention.attend(name, params, query, key, value, **options, **added)
         return jnp.sum(out * weight), out
 
-    return jax.jit(jax.value_and_grad(scalar, argnums=(0, 1, 2, 3), has_aux=True)), (params, *arrays)
+    return jax.jit(jax.value_and_grad(scalar, argnums=range(5), has_aux=True)), (*arrays, params, added)
 
 
-def error(name, sizes, mask, rate, groups):
+def error(name, sizes, mask, rate, groups, implementation, bias=()):
     """The largest difference of any number of output and gradients, relative to the largest of its array if above 1."""
-    function, arguments = program(name, mask, rate, groups, "xla")
+    function, arguments = program(name, mask, rate, groups, "xla", bias)
     alone = function(*arguments)
-    function, arguments = program(name, mask, rate, groups, "chunked(3, 4)")
+    function, (*arrays, params, added) = program(name, mask, rate, groups, implementation, bias)
     shape = tuple(sizes.get(axis, 1) for axis in AXES)
-    devices = jax.devices()[: math.prod(shape)]
-    with jax.set_mesh(jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * 4, devices=devices)):
+    mesh = jax.make_mesh(shape, AXES, axis_types=AUTO, devices=jax.devices()[: math.prod(shape)])
+    with jax.set_mesh(mesh):
+        split = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), "context", "tensor"))
+        arguments = *jax.device_put(arrays, split), params, added
         traced = function.trace(*arguments)
-        assert "ppermute" in str(traced.jaxpr)
-        shared = traced.lower().compile()(*arguments)
-    pairs = zip(jax.tree.leaves(alone), jax.tree.leaves(shared), strict=True)
+        compiled = traced.lower().compile()
+        if "context" in sizes:
+            assert "ppermute" in str(traced.jaxpr)
+        else:
+            assert not any(word in compiled.as_text() for word in ("all-gather", "all-to-all", "collective-permute"))
+        shared = compiled(*arguments)
+        assert shared[0][1].sharding.is_equivalent_to(split, 4)
+    pairs = zip(jax.tree.leaves(alone), jax.tree.leaves(jax.device_get(shared)), strict=True)
     return max(float(jnp.abs(x - y).max() / jnp.maximum(1, jnp.abs(x).max())) for x, y in pairs)
+
+
+@pytest.mark.parametrize(("name", "heads"), [("dot_product", "heads of keys"), ("neural", "heads"), ("alibi", "heads")])
+def test_devices_must_divide_sequences_and_heads_of_a_kernel(name, heads):
+    x, params = jnp.ones((3, 4, 3, 8)), attention.init(name, jax.random.key(0), 3, 8)
+    why = f"3 sequences do not divide among 4 devices; 3 {heads} do not divide among 2 devices"
+    devices = AbstractMesh((4, 1, 1, 2), AXES, axis_types=AUTO)
+    with jax.sharding.use_abstract_mesh(devices), pytest.raises(UnsupportedError, match=why):
+        attention.attend(name, params, x, x, x, implementation="pallas")
+
+
+@pytest.mark.parametrize(
+    ("platform", "name", "target"), [more("tpu", "tpu", "tpu_custom_call"), ("cuda", "gpu", "mosaic_gpu_v2")]
+)
+def test_a_program_of_several_devices_has_one_custom_call(platform, name, target):
+    options = {"mask": PADDED, "rate": 0.3}
+    run = jax.jit(lambda arrays: mlp.attend(call_of(arrays, **options), platform=name)[0])
+    with jax.sharding.use_abstract_mesh(AbstractMesh((2, 2, 1, 2), AXES, axis_types=AUTO)):
+        lowered = run.trace(inputs((3, 2), per_head=True, shape=(4, 20, 27, 2))).lower(lowering_platforms=(platform,))
+    assert lowered.as_text().count(f"custom_call @{target}(") == 1
 
 
 def pairs(count, causal, window, stretch):

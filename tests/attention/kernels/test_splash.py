@@ -9,6 +9,7 @@ import pytest
 
 from attention import Mask, UnsupportedError, dot_product_attention, mesh
 from attention.kernels import choose, fused, splash
+from tests.attention import cases
 from tests.sizes import more
 
 LENGTHS = jnp.array([150, 0])
@@ -21,13 +22,8 @@ def arrays(queries=180, keys=180, heads=2, kv_heads=1):
     return [jax.random.normal(k, shape) for k, shape in zip(random, shapes, strict=True)]
 
 
-def outcome(implementation, mask, query, key, value):
-    def loss(*x):
-        out = dot_product_attention(*x, mask=mask, implementation=implementation)
-        return jnp.sum(jnp.sin(out.astype(jnp.float32))), out
-
-    (_, out), gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(query, key, value)
-    return out, gradients
+def outcome(implementation, mask, *given):
+    return cases.outcome(lambda *x: dot_product_attention(*x, mask=mask, implementation=implementation), *given)
 
 
 @pytest.mark.parametrize(
@@ -45,17 +41,13 @@ def outcome(implementation, mask, query, key, value):
     ],
 )
 def test_equals_the_definition_in_output_and_gradients(mask, keys):
-    """Two query heads on one of keys; tiles of 128 are padded, and a whole sequence is padding."""
-    given = arrays(keys=keys)
+    """Two query heads on one of keys; tiles of 128 are padded, and a whole sequence is padding, which is no number."""
+    query, key, value = arrays(keys=keys)
+    if mask.key_lengths is not None:
+        padding = jnp.arange(keys)[None, :, None, None] >= mask.key_lengths[:, None, None, None]
+        key, value = (jnp.where(padding, jnp.nan, x) for x in (key, value))
+    given = query, key, value
     chex.assert_trees_all_close(outcome("pallas(128, 128)", mask, *given), outcome("xla", mask, *given), atol=2e-5)
-
-
-@pytest.mark.more
-def test_padding_has_no_effect_even_if_it_is_not_a_number():
-    query, key, value = arrays()
-    given = query, key.at[:, 150:].set(jnp.nan), value.at[:, 150:].set(jnp.nan)
-    mask = Mask(causal=True, key_lengths=jnp.array([150, 150]))
-    chex.assert_trees_all_close(outcome("pallas", mask, *given), outcome("xla", mask, *given), atol=2e-5)
 
 
 @pytest.mark.more
@@ -66,27 +58,6 @@ def test_half_precision_stays_near_single():
     )
     chex.assert_trees_all_equal_dtypes(half[0], jnp.zeros((), jnp.bfloat16))
     chex.assert_trees_all_close(jax.tree.map(lambda x: x.astype(jnp.float32), half), exact, atol=0.1)
-
-
-@pytest.mark.more
-def test_sequences_and_heads_may_be_on_several_devices(run_python):
-    done = run_python("-m", "tests.attention.kernels.test_splash", devices=4)
-    assert float(done.stdout) < 1e-5
-
-
-def on_devices():
-    """Prints the largest difference between four devices and one."""
-    mask, whole = Mask(causal=True, key_lengths=LENGTHS), jax.sharding.PartitionSpec("data", None, "tensor")
-    given = arrays(heads=4, kv_heads=2)
-    alone = outcome("pallas", mask, *given)
-    auto = (jax.sharding.AxisType.Auto,) * 2
-    devices = jax.make_mesh((2, 2), ("data", "tensor"), axis_types=auto)
-    with jax.set_mesh(devices):
-        split = jax.device_put(given, jax.sharding.NamedSharding(devices, whole))
-        shared = jax.device_get(outcome("pallas", mask, *split))
-        with pytest.raises(UnsupportedError, match="3 heads of keys do not divide among 2 devices"):
-            dot_product_attention(*arrays(heads=3, kv_heads=3), implementation="pallas")
-    print(max(jax.tree.leaves(jax.tree.map(lambda x, y: float(jnp.abs(x - y).max()), jax.device_get(alone), shared))))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +114,3 @@ def test_auto_takes_it_on_a_tpu_for_long_sequences(monkeypatch, tokens, options,
         jax.eval_shape(attend, *arrays(tokens, tokens))
     jax.eval_shape(attend, *arrays(tokens, tokens))  # on a CPU it is interpreted, if it is named
     assert len(asked) == taken
-
-
-if __name__ == "__main__":
-    on_devices()

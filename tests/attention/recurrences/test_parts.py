@@ -18,6 +18,7 @@ from attention.recurrences.recurrence import Recurrence
 from attention.recurrences.selective import StateSpace
 from models.layers import MultiHeadAttention
 from models.mechanisms import MECHANISMS
+from tests.attention.cases import outcome
 from tests.sizes import once
 
 MIXERS = {name: row.score for name, row in MECHANISMS.items() if isinstance(row.score, Recurrence)}
@@ -30,6 +31,7 @@ MIXERS |= {
 WAYS = [(name, way) for name, mixer in MIXERS.items() for way in mixer.implementations]
 SCANNED = [(name, scanned) for name in MIXERS for scanned in (False, True)]
 SEGMENTS = jnp.array([[0, 0, 0, 0, 0, 1, 2, 2, 2], [4, 4, 7, 7, 7, 7, 7, 7, 7]])
+PACKED = {"query_segments": SEGMENTS, "key_segments": SEGMENTS}
 DOCUMENTS = [(0, 0, 5), (0, 5, 6), (0, 6, LENGTH), (1, 0, 2), (1, 2, LENGTH)]  # sequence, first, end
 
 pytestmark = [pytest.mark.usefixtures("x64", "short_chunks"), pytest.mark.xdist_group(__name__)]
@@ -61,16 +63,6 @@ def advance(mixer, weights, arrays, before=None, **mask):
     return attention.advance(mixer, weights, *arrays, before, source=source, mask=Mask(**mask))
 
 
-def outcome(function, *given):
-    """What a function gives, and the gradients of a generic scalar of that."""
-
-    def scalar(*given):
-        found = function(*given)
-        return sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(found)), found
-
-    return jax.jit(jax.value_and_grad(scalar, tuple(range(len(given))), has_aux=True))(*given)
-
-
 def each_alone(mixer, weights, arrays, documents):
     """Each document by itself, at its place; zeros elsewhere."""
     out = jnp.zeros(arrays[2].shape)
@@ -82,8 +74,8 @@ def each_alone(mixer, weights, arrays, documents):
 
 @pytest.mark.parametrize(("name", "way"), once(WAYS, [("state_space layer", "chunked"), ("kimi_delta", "chunked")]))
 def test_documents_in_one_sequence_are_those_by_themselves(name, way):
-    mixer, segments = MIXERS[name], {"query_segments": SEGMENTS, "key_segments": SEGMENTS}
-    found = outcome(lambda w, x: attend(mixer, w, x, way, **segments), *drawn(mixer))
+    mixer = MIXERS[name]
+    found = outcome(lambda w, x: attend(mixer, w, x, way, **PACKED), *drawn(mixer))
     expected = outcome(lambda w, x: each_alone(mixer, w, x, DOCUMENTS), *drawn(mixer))
     chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-9)
 
@@ -97,15 +89,6 @@ def test_documents_may_be_those_of_all_sequences_with_padding_behind():
     for way in mixer.implementations:
         found = attend(mixer, weights, arrays, way, **segments)
         chex.assert_trees_all_close(found[:, :7], expected[:, :7], rtol=0, atol=1e-10)
-
-
-def test_segments_are_of_causal_self_attention():
-    mixer = MIXERS["retention"]
-    weights, (*arrays, _) = drawn(mixer)
-    for options in ({}, {"causal": True, "query_offset": 1}):
-        mask = Mask(query_segments=SEGMENTS, key_segments=SEGMENTS, **options)
-        with pytest.raises(UsageError, match="Retention has segments in causal self-attention alone; say causal=True"):
-            attention.attend(mixer, weights, *arrays, mask=mask)
 
 
 def in_parts(mixer, weights, arrays, ends, **mask):
@@ -127,7 +110,7 @@ def test_a_sequence_in_parts_is_the_whole_with_its_last_state_and_all_gradients(
     whole = outcome(lambda w, x: advance(mixer, w, x), *drawn(mixer))
     parts = outcome(lambda w, x: in_parts(mixer, w, x, (5, 6, LENGTH)), *drawn(mixer))
     chex.assert_trees_all_close(parts, whole, rtol=0, atol=1e-9)
-    chex.assert_trees_all_close(whole[0][1][0], attend(mixer, *drawn(mixer)), rtol=0, atol=1e-9)
+    chex.assert_trees_all_close(whole[0][0], attend(mixer, *drawn(mixer)), rtol=0, atol=1e-9)
 
 
 CHUNKED = [name for name, mixer in MIXERS.items() if "chunked" in mixer.implementations]
@@ -136,10 +119,9 @@ CHUNKED = [name for name, mixer in MIXERS.items() if "chunked" in mixer.implemen
 @pytest.mark.parametrize("name", once(CHUNKED, ["delta_product"]))
 def test_what_a_gpu_computes_for_all_chunks_at_once_is_what_a_loop_computes(monkeypatch, name):
     mixer = MIXERS[name]
-    segments = {"query_segments": SEGMENTS, "key_segments": SEGMENTS}
 
     def read(weights, arrays):
-        documents = attend(mixer, weights, arrays, "chunked", key_lengths=jnp.array([LENGTH, 8]), **segments)
+        documents = attend(mixer, weights, arrays, "chunked", key_lengths=jnp.array([LENGTH, 8]), **PACKED)
         return documents, in_parts(mixer, weights, arrays, (5, LENGTH))
 
     looped = outcome(read, *drawn(mixer))
@@ -171,7 +153,7 @@ def test_parts_honour_segments_and_lengths(monkeypatch, name, scanned):
     if scanned:
         monkeypatch.setattr(type(mixer), "implementations", ("reference",))
     weights, arrays = drawn(mixer)
-    mask = {"query_segments": SEGMENTS, "key_segments": SEGMENTS, "key_lengths": jnp.array([LENGTH, 8])}
+    mask = PACKED | {"key_lengths": jnp.array([LENGTH, 8])}
     expected = attend(mixer, weights, arrays, **mask)
     dirty = tuple(x.at[1, 8:].set(jnp.nan) for x in arrays[1:])
     found, _ = in_parts(mixer, weights, (arrays[0], *dirty), (1, 4, 5, 6, LENGTH), **mask)
@@ -181,12 +163,10 @@ def test_parts_honour_segments_and_lengths(monkeypatch, name, scanned):
 
 @pytest.mark.more
 def test_a_layers_cache_honours_segments():
-    (mechanism,) = [MECHANISMS["gated_delta"]]
-    layer = MultiHeadAttention(mechanism, HEADS, LENGTH, dtype=jnp.float64)
+    layer = MultiHeadAttention("gated_delta", HEADS, LENGTH, dtype=jnp.float64)
     x = jnp.asarray(np.random.default_rng(0).standard_normal((2, LENGTH, HEADS * WIDTH)))
     params = layer.init(jax.random.key(0), x)
-    segments = {"query_segments": SEGMENTS, "key_segments": SEGMENTS}
-    expected = layer.apply(params, x, mask=Mask(causal=True, **segments))
+    expected = layer.apply(params, x, mask=Mask(causal=True, **PACKED))
     cache, outs = layer.init_cache(2, LENGTH, x.shape[-1]), []
     for first, end in ((0, 4), (4, 7), (7, 8), (8, 9)):
         mask = Mask(query_segments=SEGMENTS[:, first:end], key_segments=SEGMENTS)
@@ -199,17 +179,15 @@ def test_a_layers_cache_honours_segments():
     ("call", "message"),
     [
         (lambda x: attention.advance("cosine", {"log_scale": x[0]}, x, x, x), "keeps no state: its queries need every"),
-        (
-            lambda x: attention.advance("linear", {}, x, x[:, :3], x[:, :3]),
-            "as many keys as queries, not 3 and 9",
-        ),
-        (
-            lambda x: attention.advance("linear", {}, x, x, x, x),
-            r"The state of Linear attention has the shape",
-        ),
-        (
-            lambda x: attention.advance("linear", {}, x, x, x, mask=Mask(window=2)),
-            "cannot honour a mask of kind",
+        (lambda x: attention.advance("linear", {}, x, x[:, :3], x[:, :3]), "as many keys as queries, not 3 and 9"),
+        (lambda x: attention.advance("linear", {}, x, x, x, x), r"The state of Linear attention has the shape"),
+        (lambda x: attention.advance("linear", {}, x, x, x, mask=Mask(window=2)), "cannot honour a mask of kind"),
+        *(
+            (
+                lambda x, options=options: attention.attend("linear", {}, x, x, x, mask=Mask(**PACKED, **options)),
+                "Linear attention has segments in causal self-attention alone; say causal=True",
+            )
+            for options in ({}, {"causal": True, "query_offset": 1})
         ),
     ],
 )

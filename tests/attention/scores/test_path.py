@@ -14,6 +14,7 @@ from attention import Mask
 from attention.check.subject import HEADS, WIDTH, inputs
 from attention.scores import path
 from attention.scores.path import Path
+from tests.attention.cases import outcome
 from tests.sizes import more
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.xdist_group(__name__)]
@@ -31,12 +32,6 @@ def drawn(score):
 def attend(score, weights, query, key, value, source, mask=None, **options):
     mask = mask or Mask(causal=True)
     return attention.attend(score, weights, query, key, value, source=source, mask=mask, **options)
-
-
-def gradients(function, *arrays):
-    """A generic scalar of the output, with the gradients of all arrays."""
-    scalar = lambda *arrays: jnp.sum(jnp.sin(function(*arrays)))  # noqa: E731
-    return jax.jit(jax.value_and_grad(scalar, argnums=tuple(range(len(arrays)))))(*arrays)
 
 
 def published(w, n, query, key, value, x, forget):
@@ -88,7 +83,7 @@ def test_packed_documents_are_documents_alone(monkeypatch):
         parts = ([x[:, a:b] for x in arrays] for a, b in itertools.pairwise(cuts))
         return jnp.concatenate([attend(score, weights, *part) for part in parts], 1)
 
-    found, expected = (gradients(of, weights, *arrays) for of in (together, alone))
+    found, expected = (outcome(of, weights, *arrays) for of in (together, alone))
     chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-11)
 
 
@@ -100,5 +95,5 @@ def test_blocks_change_no_gradient(monkeypatch):
     def of(implementation):
         return lambda *given: attend(score, *given, implementation=implementation)
 
-    found, expected = (gradients(of(name), *drawn(score)) for name in ("xla", "reference"))
+    found, expected = (outcome(of(name), *drawn(score)) for name in ("xla", "reference"))
     chex.assert_trees_all_close(found, expected, rtol=0, atol=1e-10)
