@@ -102,20 +102,19 @@ def test_options_declare_the_weights_that_the_functions_take(piece):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Spatial(4), "The option kernel must be at least 1 and odd, but it is 4"),
-        (lambda: SqueezeExcitation(4).parameters(6), "The option ratio=4 does not divide 6 channels"),
+        (lambda of: Spatial(4), "The option kernel must be at least 1 and odd, but it is 4"),
+        (lambda of: SqueezeExcitation(4).parameters(6), "The option ratio=4 does not divide 6 channels"),
+        (
+            lambda of: channel_attention(of["x"], of["up"], of["down"]),
+            r"The weight down must have the shape \(6, any\), but it has \(3, 6\)",
+        ),
+        (
+            lambda of: spatial_attention(of["x"], of["kernel"][..., :1, :]),
+            r"The weight kernel must have the shape \(3, 3, 2, 1\)",
+        ),
+        (lambda of: spatial_attention(of["x"], of["kernel"][:2, :2]), "must have an odd side, not 2"),
     ],
 )
-def test_wrong_options_are_one_sentence(make, message, unchecked_shapes):
+def test_mistakes_are_one_sentence(make, message, unchecked_shapes):
     with pytest.raises(UsageError, match=message):
-        make()
-
-
-def test_weights_that_do_not_fit_are_named(unchecked_shapes):
-    given = inputs()
-    with pytest.raises(UsageError, match=r"The weight down must have the shape \(6, any\), but it has \(3, 6\)"):
-        channel_attention(given["x"], given["up"], given["down"])
-    with pytest.raises(UsageError, match=r"The weight kernel must have the shape \(3, 3, 2, 1\)"):
-        spatial_attention(given["x"], given["kernel"][..., :1, :])
-    with pytest.raises(UsageError, match="must have an odd side, not 2"):
-        spatial_attention(given["x"], given["kernel"][:2, :2])
+        make(inputs())

@@ -120,23 +120,32 @@ def all_scores(name, w, query, key):
     return jnp.stack([jax.vmap(functools.partial(head, n))(query[:, :, n], key[:, :, n]) for n in range(HEADS)], 1)
 
 
+def assert_is(name, by_hand, mask, *implementations):
+    """The output and all gradients of a case are those of an equation of weights, queries, keys and values."""
+    arrays, w = inputs(), CASES[name].weights()
+    direction = jax.random.normal(jax.random.key(11), arrays[2].shape, jnp.float64)
+
+    def scalar(*given):
+        out = by_hand(*given)
+        return jnp.sum(out * direction), out
+
+    (_, out), gradients = jax.jit(jax.value_and_grad(scalar, argnums=(0, 1, 2, 3), has_aux=True))(w, *arrays)
+    for implementation in implementations:
+        found = CASES[name].outcome(implementation, arrays, w, mask, direction=direction)
+        chex.assert_trees_all_close(found, (out, gradients), rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize("name", once(SCORES, KEPT))
 def test_equals_the_paper_in_output_and_all_gradients(name):
-    lengths = Mask(key_lengths=jnp.array([LENGTH - 3, LENGTH]))  # not causal: keys ahead count too
-    arrays, w, mask = inputs(), CASES[name].weights(), CASES[name].mask(lengths)
-    direction = jax.random.normal(jax.random.key(11), arrays[2].shape, jnp.float64)
+    mask = CASES[name].mask(Mask(key_lengths=jnp.array([LENGTH - 3, LENGTH])))  # not causal: keys ahead count too
 
     def by_hand(w, query, key, value):
         scores = all_scores(name, w, query, key)
         allowed = jnp.broadcast_to(mask.materialise(LENGTH, LENGTH, 4), scores.shape)
         weights = jax.vmap(jax.vmap(reference.head_weights))(scores, jnp.zeros_like(scores), allowed)
-        out = jnp.einsum("bnts,bsnh->btnh", weights, value)
-        return jnp.sum(out * direction), out
+        return jnp.einsum("bnts,bsnh->btnh", weights, value)
 
-    (_, out), gradients = jax.jit(jax.value_and_grad(by_hand, argnums=(0, 1, 2, 3), has_aux=True))(w, *arrays)
-    chex.assert_trees_all_close(
-        CASES[name].outcome("reference", arrays, w, mask, direction=direction), (out, gradients), rtol=0, atol=1e-10
-    )
+    assert_is(name, by_hand, mask, "reference")
 
 
 def _broken(parts):
@@ -219,8 +228,6 @@ def test_every_row_has_its_papers_own_form():
 
 def test_forgetting_attention_adds_the_gates_between():
     """F_i − F_j summed gate by gate, with its gradients."""
-    arrays, w, mask = inputs(), CASES["forgetting"].weights(), Mask(causal=True)
-    direction = jax.random.normal(jax.random.key(11), arrays[2].shape, jnp.float64)
 
     def by_hand(w, query, key, value):
         gates = jax.nn.sigmoid(key.reshape(2, LENGTH, -1) @ w["forget_kernel"] + w["forget_bias"][None, None])
@@ -229,19 +236,14 @@ def test_forgetting_attention_adds_the_gates_between():
             faded = [jnp.log(gates[:, j + 1 : i + 1]).sum(1) for j in range(i + 1)]
             scores = jnp.einsum("bnh,bsnh->bsn", query[:, i], key[:, : i + 1]) * ROOT + jnp.stack(faded, 1)
             out.append(jnp.einsum("bsn,bsnh->bnh", jax.nn.softmax(scores, 1), value[:, : i + 1]))
-        return jnp.sum(jnp.stack(out, 1) * direction), jnp.stack(out, 1)
+        return jnp.stack(out, 1)
 
-    (_, out), gradients = jax.jit(jax.value_and_grad(by_hand, argnums=(0, 1, 2, 3), has_aux=True))(w, *arrays)
-    for implementation in ("reference", "chunked"):
-        found = CASES["forgetting"].outcome(implementation, arrays, w, mask, direction=direction)
-        chex.assert_trees_all_close(found, (out, gradients), rtol=0, atol=1e-10)
+    assert_is("forgetting", by_hand, Mask(causal=True), "reference", "chunked")
 
 
 def test_the_scalable_softmax_sharpens_with_the_number_of_keys():
     """z ↦ softmax(s log(n) z) of the n allowed keys (Nakanishi 2025), with its gradients."""
-    arrays, w = inputs(), CASES["scalable_softmax"].weights()
     mask = Mask(causal=True, key_lengths=jnp.array([4, LENGTH]))
-    direction = jax.random.normal(jax.random.key(11), arrays[2].shape, jnp.float64)
 
     def by_hand(w, query, key, value):
         out = []
@@ -250,13 +252,9 @@ def test_the_scalable_softmax_sharpens_with_the_number_of_keys():
             z = jnp.einsum("nh,snh->ns", query[b, i], key[b, :n]) * ROOT
             weights = jax.nn.softmax(w["length_scale"][:, None] * np.log(n) * z, -1)
             out.append(jnp.einsum("ns,snh->nh", weights, value[b, :n]))
-        out = jnp.stack(out).reshape(value.shape)
-        return jnp.sum(out * direction), out
+        return jnp.stack(out).reshape(value.shape)
 
-    (_, out), gradients = jax.jit(jax.value_and_grad(by_hand, argnums=(0, 1, 2, 3), has_aux=True))(w, *arrays)
-    for implementation in ("reference", "xla", "chunked"):
-        found = CASES["scalable_softmax"].outcome(implementation, arrays, w, mask, direction=direction)
-        chex.assert_trees_all_close(found, (out, gradients), rtol=0, atol=1e-10)
+    assert_is("scalable_softmax", by_hand, mask, "reference", "xla", "chunked")
 
 
 def test_differential_attention_is_the_difference_of_two():
@@ -307,6 +305,7 @@ def test_every_sequence_draws_its_own_keys():
         (lambda q: attention.attend("neural", {}, q, q, None), "keys of Attention by pairs cannot be its values"),
         (lambda q: attention.attend("cosine", {}, q, q, q), "needs the arrays log_scale; attention.init makes them"),
         (lambda q: Forgetting(normaliser="sigmoid"), "has a normaliser of softmax, hard, blocks, not sigmoid"),
+        (lambda q: DotProduct(normaliser="softmx"), r"Unknown normaliser 'softmx'\. Did you mean 'softmax'"),
         (lambda q: attention.attend("alibi", {}, q, q, q, mask=jnp.ones((1, 1, 3, 3), bool)), "does not broadcast"),
         (
             lambda q: attention.attend("luong_dot", {}, q, q, q, mask=q),

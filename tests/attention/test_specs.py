@@ -5,7 +5,6 @@ import re
 import pytest
 
 from attention import UsageError, specs
-from attention.scores.dot import DotProduct
 from attention.specs import SpecItem, parse
 
 
@@ -80,8 +79,3 @@ def test_only_layers_have_cycles():
 def test_says_why_it_cannot_read(text, reason):
     with pytest.raises(UsageError, match=re.escape(f"Cannot read {text!r} ({reason}")):
         parse(text)
-
-
-def test_a_score_says_that_its_normaliser_is_unknown():
-    with pytest.raises(UsageError, match=r"Unknown normaliser 'softmx'\. Did you mean 'softmax'"):
-        DotProduct(normaliser="softmx")

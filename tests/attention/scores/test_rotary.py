@@ -96,13 +96,9 @@ def test_products_of_turned_tokens_know_only_differences_of_positions(spec):
         ({"base": 1.0}, "base must be above 1, but it is 1.0"),
         ({"scaling": "yarm(factor=2)"}, "Unknown rotary scaling 'yarm'.*yarn"),
         ({"scaling": "llama3(low=4, high=4)"}, "low=4 of a rotary scaling must be below high=4"),
+        ({"fraction": 0.5}, "3 of a head's 6 are to turn"),  # an odd part
     ],
 )
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
-        Rotary(**options)
-
-
-def test_an_odd_part_cannot_turn():
-    with pytest.raises(UsageError, match="3 of a head's 6 are to turn"):
-        Rotary(fraction=0.5).turn(jnp.zeros((1, 1, 6)), 0)
+        Rotary(**options).turn(jnp.zeros((1, 1, 6)), 0)
