@@ -6,6 +6,7 @@ So a study can stop at any time, and continue elsewhere.
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from analysis import archive
 from analysis import runs as found_runs
@@ -33,12 +34,18 @@ def keep(folder: Path) -> tuple[int, int]:
     before = read(folder.name)
     runs_of = _merged(before.entries, _finished(folder, "*"))
     trials = _merged(before.trials, _finished(folder, f"{tuning.FOLDER}/*/*"))
-    sweeps = [read_json(folder / grid.FILE)] if (folder / grid.FILE).is_file() else before.sweeps
+    sweeps = [_of_any_machine(folder)] if (folder / grid.FILE).is_file() else before.sweeps
     now = Finished(runs_of, sweeps, trials=trials)
     if (runs_of or trials) and now != before:
         KEPT.mkdir(parents=True, exist_ok=True)
         archive.write(now, place(folder.name))
     return len(runs_of), len(trials)
+
+
+def _of_any_machine(folder: Path) -> dict[str, Any]:
+    """Reads the sweep of a folder, with a command that names the folder as a checkout does."""
+    sweep = read_json(folder / grid.FILE)
+    return sweep | {"command": sweep["command"].replace(str(folder), f"runs/replication/{folder.name}")}
 
 
 def _finished(folder: Path, settings: str) -> list[Entry]:

@@ -60,6 +60,7 @@ def swept(tmp_path, write_run):
             write_run(folder / cell / f"seed{seed}", seed, 0.8 + 0.01 * seed, model__attention=name, model__heads=heads)
     over = {"model.attention": [*mechanisms], "model.heads": ["1", "2"]}
     record = dataclasses.asdict(Sweep("configs/vit_mnist.py", {}, over, [[0], [1]], ""))
+    record |= {"command": f"python -m train.sweep --workdir={folder}"}
     grid.write(folder, record | {"cells": {cell: {"chosen": {}} for cell in cells}})
     return folder
 
@@ -161,6 +162,7 @@ def test_every_run_and_trial_is_kept_as_soon_as_it_ends(archives, swept, write_r
     for path in results:  # only one run has ended
         path.rename(path.with_suffix(".later"))
     assert kept.keep(swept) == (1, 0)
+    assert kept.read("mnist").sweeps[0]["command"] == "python -m train.sweep --workdir=runs/replication/mnist"
     assert [len(found.runs) for found in kept.find("mnist").groups] == [1]
     assert "? 1 of 8 runs is in.\n" in replication.text("mnist")
     first.unlink()  # what is kept stays so, whatever becomes of the folder
@@ -191,7 +193,8 @@ def test_what_was_kept_is_put_back_and_not_trained_again(archives, swept, write_
     assert [archive.unpack(kept.read("mnist"), again) for _ in range(2)] == [9, 0]  # the second time, all is there
     assert grid.read(again) == grid.read(swept)
     for path in swept.rglob("*.json"):
-        assert json.loads((again / path.relative_to(swept)).read_text()) == json.loads(path.read_text())
+        whole = path.read_text().replace(str(swept), "runs/replication/mnist")
+        assert json.loads((again / path.relative_to(swept)).read_text()) == json.loads(whole)
     for ours, theirs in zip(found_runs.find([again]).groups, found_runs.find([swept]).groups, strict=True):
         assert [run.record for run in ours.runs] == [run.record for run in theirs.runs]
 
