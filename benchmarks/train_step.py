@@ -25,7 +25,7 @@ import numpy as np
 
 from analysis import measurements
 from analysis.tables import plain_markdown
-from attention.errors import check_known
+from attention.errors import UsageError, check_known
 from benchmarks import measure
 from train import cli, loading, optimizer, tasks
 from train.config.schema import Config
@@ -43,6 +43,27 @@ Taker = Callable[[np.ndarray, np.ndarray], float]
 COMPILED = "_compiled"
 AGAINST = ("keras", "torch", "torch_compiled")
 INPUTS = {"vit": ("image", "label"), "gpt": ("tokens", "targets")}  # the arrays of a batch, by model
+# The fields of a model that every twin follows, whatever they are.
+SIZES = (
+    *("depth", "width", "heads", "mlp", "patch", "norm_epsilon", "embedding_dropout", "dropout", "attention_dropout"),
+    *("implementation", "scan", "remat"),
+)
+# The values of other fields that a twin follows too; of all fields that are not named, it has the default.
+EITHER = (True, False)
+BLOCKS = {"norm": ("pre", "post"), "activation": ("gelu", "relu"), "attention_bias": EITHER}
+TWINS: dict[tuple[str, str], dict[str, tuple[Any, ...]]] = {
+    ("vit", "keras"): {"pool": ("class_token",)},
+    ("vit", "torch"): BLOCKS | {"pool": ("class_token",), "positions": ("learned", "sinusoidal", "none")},
+    ("gpt", "torch"): BLOCKS
+    | {"positions": ("rotary", "learned", "sinusoidal", "none")}
+    | dict.fromkeys(("tied_output", "scale_embeddings", "output_bias"), EITHER),
+}
+# What no twin does.
+PLAIN = {
+    "data": {"mixup": 0.0},
+    "optimizer": {"freeze": "", "lora": "", "rates": ()},
+    "train": {"accumulate": 1, "ema": 0.0, "label_smoothing": 0.0, "precision": "float32"},
+}
 
 
 @measurements.program(
@@ -59,6 +80,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
     others = [name for name in flags.against.split(",") if name]
     for name in others:
         check_known("--against", name, AGAINST)
+        check_twin(name, config)
     packages = sorted({name.removesuffix(COMPILED) for name in others})
     result = measure.with_versions(packages, "requirements-bench.txt")
     with silent_training(config) as opened:
@@ -201,10 +223,29 @@ def peer_of(model: str, name: str) -> str:
     return f"benchmarks.peers.{model}_{name.removesuffix(COMPILED)}"
 
 
+def check_twin(name: str, config: Config) -> None:
+    """Raises a UsageError that lists what a config must say, where its twin in another stack would differ from it."""
+    known = TWINS.get((config.model.name, name.removesuffix(COMPILED)))
+    if known is None:
+        raise UsageError(f"--against={name} has no twin of the model {config.model.name}; leave it out.")
+    model = {field.name: (field.default,) for field in dataclasses.fields(config.model) if field.name not in SIZES}
+    plain = {section: {field: (value,) for field, value in fields.items()} for section, fields in PLAIN.items()}
+    wanted = [
+        f"--config.{section}.{field}={values[0]}"
+        for section, fields in ({"model": model | known} | plain).items()
+        for field, values in fields.items()
+        if getattr(getattr(config, section), field, values[0]) not in values
+    ]
+    if not config.model.mlp:
+        wanted.append("--config.model.mlp=128")
+    if wanted:
+        raise UsageError(f"--against={name} would train another model; to compare the same, give {' '.join(wanted)}.")
+
+
 def _theirs(name: str, config: Config, task: Task, params: Params) -> Taker:
     peer, rates = importlib.import_module(peer_of(config.model.name, name)), config.optimizer
     if name == "keras":
-        return peer.make_step(params, task.model, rates.learning_rate, rates.weight_decay)
+        return peer.make_step(params, task.model, task.sizes[0], rates.learning_rate, rates.weight_decay)
     from benchmarks.peers import torch_layers
 
     twin = peer.twin(params, task.model)

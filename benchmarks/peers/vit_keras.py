@@ -69,6 +69,7 @@ def _model(size: tuple[int, ...], config: ViTConfig, classes: int) -> keras.Mode
     """Builds the model; its layers are named as in the parameters, with dots."""
     images = keras.Input(size)
     x = KerasTokens(name="tokens")(layers.Dense(config.width, name="embed")(_patches(images, config.patch)))
+    x = layers.Dropout(config.embedding_dropout)(x)
     for layer in range(config.depth):
         x = _block(x, f"block_{layer}", config)
     x = layers.LayerNormalization(epsilon=config.norm_epsilon, name="norm")(x[:, 0])
@@ -86,10 +87,10 @@ def _set_weights(model: keras.Model, params: Params) -> None:
 
 
 def make_step(
-    params: Params, model: ViT, learning_rate: float, weight_decay: float
+    params: Params, model: ViT, size: tuple[int, ...], learning_rate: float, weight_decay: float
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Makes a training step of a model's twin in Keras, a function of images (B, 32, 32, 3) and labels (B,)."""
-    twin = _model((32, 32, 3), model.config, model.classes)
+    """Makes a training step of a model's twin in Keras, a function of images (B, *size) and labels (B,)."""
+    twin = _model(size, model.config, model.classes)
     _set_weights(twin, params)
     twin.compile(
         optimizer=keras.optimizers.AdamW(learning_rate, weight_decay=weight_decay, epsilon=1e-8),

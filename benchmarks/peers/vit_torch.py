@@ -16,6 +16,7 @@ class TorchViT(nn.Module):
         self.embed = linear(params["embed"])
         self.class_token = tensor(params["class_token"])
         self.positions = TorchPositions(params, config.positions, length, config.width)
+        self.dropout = nn.Dropout(config.embedding_dropout)
         blocks = (params[f"block_{layer}"] for layer in range(config.depth))
         self.blocks = nn.Sequential(*(TorchBlock(block, config) for block in blocks))
         self.norm, self.head = norm(params["norm"], config.norm_epsilon), linear(params["head"])
@@ -25,7 +26,7 @@ class TorchViT(nn.Module):
         b, rows, columns, c = images.shape
         x = images.view(b, rows // self.patch, self.patch, columns // self.patch, self.patch, c)
         x = self.embed(x.transpose(2, 3).reshape(b, -1, self.patch**2 * c))
-        x = self.positions(torch.cat([self.class_token.expand(b, -1, -1), x], 1))
+        x = self.dropout(self.positions(torch.cat([self.class_token.expand(b, -1, -1), x], 1)))
         return self.head(self.norm(self.blocks(x)[:, 0]))
 
 

@@ -100,11 +100,28 @@ def test_the_models_are_hosseinis(task):
     assert count_parameters(block["attention"]) == LAYERS[task]
 
 
-EXAMPLES = re.findall(r"--config=configs/(\w+?)_\w+\.py .*--against=(\S+)", train_step.__doc__)
+EXAMPLES = re.findall(r"--config=(configs/(\w+?)_\w+\.py) .*--against=(\S+)", train_step.__doc__)
 
 
-def test_both_examples_of_training_steps_name_other_stacks():
-    assert {model for model, _ in EXAMPLES} == set(train_step.INPUTS)
-    for model, others in EXAMPLES:
+def test_both_examples_of_training_steps_have_twins():
+    assert {model for _, model, _ in EXAMPLES} == set(train_step.INPUTS)
+    for file, model, others in EXAMPLES:
         for name in others.split(","):
             assert importlib.util.find_spec(train_step.peer_of(model, name)), name
+            train_step.check_twin(name, loading.resolve(file, {})[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("vit_digits.py --against=keras", "--config.model.attention=dot_product --config.model.pool=class_token"),
+        ("vit_cifar100.py:super --against=torch", "give --config.model.attention=dot_product."),
+        ("vit_cifar100.py --config.model.norm=post --against=keras", "give --config.model.norm=pre."),
+        ("gpt_pydoc.py --against=torch --config.train.precision=bfloat16", "give --config.train.precision=float32."),
+        ("gpt_pydoc.py --config.model.mlp=0 --against=torch", "give --config.model.mlp=128."),
+        ("gpt_pydoc.py --against=keras", "has no twin of the model gpt"),
+        ("translate_anki.py --against=torch", "has no twin of the model encoder_decoder"),
+    ],
+)
+def test_a_config_whose_twin_would_be_another_model_is_refused_at_once(given, said, refused):
+    assert said in refused(train_step.main, f"--config=configs/{given}".split())
