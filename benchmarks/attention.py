@@ -13,7 +13,7 @@ import functools
 import importlib.util
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -25,7 +25,7 @@ from analysis import measurements
 from analysis.pictures import style
 from analysis.tables import plain_markdown
 from attention import operations
-from attention.errors import UnsupportedError
+from attention.errors import UnsupportedError, UsageError
 from attention.forms import Tokens
 from attention.operations import Cost
 from attention.options import Options
@@ -111,7 +111,13 @@ class Core:
     cli.flag("--plot", type=cli.new_file, help="file for the picture of growth"),
 )
 def main(flags: argparse.Namespace) -> measurements.Measured:
-    """Yields the results of both passes, then those by length, and draws the latter."""
+    """Yields the results of both passes, then those by length, and draws the latter.
+
+    Raises:
+      UsageError: There are no lengths to draw, or a mechanism is misspelt.
+    """
+    if flags.plot and not flags.growth:
+        raise UsageError(f"--plot={flags.plot} draws the growth of time and memory; give lengths to --growth.")
     shape = Shape(flags.batch, flags.length, flags.heads, flags.width, flags.dtype, not flags.full)
     contestants = list(cores(shape, flags.only))  # first, so that a misspelt mechanism is refused at once
     peer, about = peer_of(), workdir.environment()
@@ -269,18 +275,24 @@ def program(core: Core, shape: Shape, what: str) -> measure.Program:
     return measure.Program.of(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)), *arguments)
 
 
-def compare(
-    contestants: list[Core], shape: Shape, what: str, roof: measure.Roof, flags: argparse.Namespace
-) -> list[dict[str, Any]]:
-    """Measures the contestants that this device supports; those that need too much memory get no time."""
-    programs, unsupported = {}, []
+def supported(contestants: Iterable[Core], shape: Shape, what: str) -> dict[str, measure.Program]:
+    """Compiles the contestants that this device supports, and names the others."""
+    programs, others = {}, []
     for core in contestants:
         try:
             programs[core.name] = program(core, shape, what)
         except UnsupportedError:
-            unsupported.append(core.name)
-    if unsupported:
-        print(f"\nnot supported here: {'; '.join(unsupported)}", flush=True)
+            others.append(core.name)
+    if others:
+        print(f"\nnot supported here: {'; '.join(others)}", flush=True)
+    return programs
+
+
+def compare(
+    contestants: list[Core], shape: Shape, what: str, roof: measure.Roof, flags: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Measures the contestants that this device supports; those that need too much memory get no time."""
+    programs = supported(contestants, shape, what)
     fits = {name: p.call for name, p in programs.items() if p.peak <= flags.memory * GB}
     # Allocating gigabytes slows the next contestant, so large contestants get separate rounds.
     small = {name: call for name, call in fits.items() if programs[name].peak <= GB}
@@ -329,24 +341,24 @@ def growth(shape: Shape, flags: argparse.Namespace, measured: dict[str, Any]) ->
     for length in flags.growth:
         at = dataclasses.replace(shape, length=length)
         known = measured if length == shape.length else {}
-        row: dict[str, Any] = {"length": length, "cores": {}}
+        contestants = [core for core in cores(at, ("dot_product", "neural", "neural(dim=16)")) if core.name in GROWTH]
+        programs = supported([core for core in contestants if core.name not in known], at, "forward+backward")
+        found = {core.name: _kept(known.get(core.name, {})) for core in contestants}
+        found |= {name: _memory(compiled) for name, compiled in programs.items()}
         calls = {}
-        for core in cores(at, ("dot_product", "neural", "neural(dim=16)")):
-            if core.name not in GROWTH:
-                continue
-            if core.name in known:
-                kept = ("temp_bytes", "planned_bytes", "seconds", "rounds")
-                row["cores"][core.name] = {name: x for name, x in known[core.name].items() if name in kept}
-                continue
-            compiled = program(core, at, "forward+backward")
-            row["cores"][core.name] = _memory(compiled)
-            before, seconds = last.get(core.name, (length, 0.0))
+        for name, compiled in programs.items():
+            before, seconds = last.get(name, (length, 0.0))
             if compiled.peak <= flags.memory * GB and seconds * (length / before) ** 2 <= 6 * flags.budget:
-                calls[core.name] = compiled.call
+                calls[name] = compiled.call
         for name, values in measure.in_turn(calls, 3, 0.0).items():
-            row["cores"][name] |= {"seconds": statistics.median(values), "rounds": len(values)}
-        last |= {name: (length, core["seconds"]) for name, core in row["cores"].items() if "seconds" in core}
-        yield row
+            found[name] |= {"seconds": statistics.median(values), "rounds": len(values)}
+        last |= {name: (length, core["seconds"]) for name, core in found.items() if "seconds" in core}
+        yield {"length": length, "cores": found}
+
+
+def _kept(row: dict[str, Any]) -> dict[str, Any]:
+    kept = ("temp_bytes", "planned_bytes", "seconds", "rounds")
+    return {name: x for name, x in row.items() if name in kept}
 
 
 def table(rows: list[dict[str, Any]]) -> str:

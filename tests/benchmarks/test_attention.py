@@ -1,5 +1,6 @@
 """The benchmark measures what it says: the paper's form is Neural Attention, ratios are within a round."""
 
+import argparse
 import dataclasses
 import time
 
@@ -7,6 +8,7 @@ import chex
 import jax
 import pytest
 
+from attention.errors import UnsupportedError
 from benchmarks import attention, measure
 from models import mechanisms
 from tests.sizes import once
@@ -98,6 +100,29 @@ def test_a_causal_mask_halves_the_work_of_pairs_and_no_other():
     once = neural.score.cost(SHAPE.sizes, 9, 0).flops + neural.score.cost(SHAPE.sizes, 0, 9).flops
     assert once > 0
     assert 2 * attention.useful(neural, SHAPE).flops == neural.score.cost(SHAPE.sizes, 9, 9).flops + once
+
+
+def test_a_picture_without_lengths_is_refused_before_anything_is_measured(monkeypatch, refused, tmp_path):
+    monkeypatch.setattr(measure.Roof, "measured", lambda dtype: 1 / 0)
+    assert "give lengths to --growth" in refused(attention.main, ["--growth", f"--plot={tmp_path}/growth.svg"])
+
+
+def test_growth_goes_on_without_what_is_not_supported(monkeypatch, capsys):
+    def program(core, shape, what):
+        if (core.name, shape.length) == (attention.OWN, 16):
+            raise UnsupportedError("not at this length")
+        return measure.Program(lambda: None, temp=10, peak=20)
+
+    both = [attention.Core(name, None, (), None) for name in (attention.BASELINE, attention.OWN)]
+    monkeypatch.setattr(attention, "cores", lambda *_: both)
+    monkeypatch.setattr(attention, "program", program)
+    monkeypatch.setattr(measure, "in_turn", lambda calls, *_: {name: [1.0] for name in calls})
+    rows = list(attention.growth(SHAPE, argparse.Namespace(growth=(8, 16), memory=1.0, budget=1.0), {}))
+    assert rows[0]["cores"][attention.OWN]["seconds"] == 1.0
+    assert rows[1]["cores"][attention.OWN] == {}
+    assert f"not supported here: {attention.OWN}" in capsys.readouterr().out
+    assert "not run |" in attention.growth_table(rows)
+    attention.growth_figure(rows)
 
 
 @pytest.mark.more
