@@ -44,10 +44,13 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
     if not isinstance(config, GPTConfig):
         raise UsageError(f"--config={flags.config} is not a language model, so it cannot generate; give one of a GPT.")
     sizes = {"model": dataclasses.asdict(config), "length": flags.length, "batch": flags.batch}
-    mechanisms = {}
-    for attention in flags.attention or MECHANISMS:
-        model = GPT(dataclasses.replace(config, attention=attention), flags.vocabulary, flags.length)
-        mechanisms[attention] = measured(model, flags.batch, flags.rounds)
+    models = {
+        attention: GPT(dataclasses.replace(config, attention=attention), flags.vocabulary, flags.length)
+        for attention in flags.attention or MECHANISMS
+    }
+    for model in models.values():  # refuses all mistakes before anything is measured
+        jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
+    mechanisms = {attention: measured(model, flags.batch, flags.rounds) for attention, model in models.items()}
     yield sizes | {"mechanisms": mechanisms}, table(mechanisms)
 
 

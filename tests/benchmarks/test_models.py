@@ -46,6 +46,12 @@ def test_both_ways_of_decoding_are_timed(measured):
     assert f"{rows['super']['times_faster']['median']:.1f} | 1 |" in printed
 
 
+@pytest.mark.parametrize("second", ["neurall", "dot_product(kv_heads=3)"])
+def test_a_second_mechanism_is_refused_before_the_first_is_measured(second, monkeypatch, refused):
+    monkeypatch.setattr(decoding, "measured", lambda *_: 1 / 0)
+    assert re.search("neurall|kv_heads=3", refused(decoding.main, ["--attention=dot_product", f"--attention={second}"]))
+
+
 @pytest.mark.more
 def test_small_models_of_digiugno_are_measured(measured, monkeypatch):
     for name, size in (("CONTEXT", 8), ("VOCABULARY", 11), ("SIDE", 16)):
