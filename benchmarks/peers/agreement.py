@@ -42,7 +42,7 @@ ROWS = tuple(spec for _, spec in right.distinct())
 Arrays = dict[str, Any]
 
 
-@measurements.program(__doc__, cli.flag("--only", nargs="*", default=ROWS, metavar="NAME", help="mechanisms"))
+@measurements.program(__doc__, cli.flag("--only", nargs="+", default=ROWS, metavar="NAME", help="mechanisms"))
 def main(flags: argparse.Namespace) -> measurements.Measured:
     """Yields the errors of all mechanisms so far, and tables at the end."""
     for spec in flags.only:

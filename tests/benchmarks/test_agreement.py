@@ -36,3 +36,7 @@ def test_a_form_that_is_a_thousandth_off_is_bold():
 
 def test_every_core_of_a_mechanism_has_a_row():
     assert {right.mechanism_of(spec).score for spec in agreement.ROWS} >= {row.score for row in MECHANISMS.values()}
+
+
+def test_mechanisms_are_named_or_the_flag_is_left_out(refused):
+    assert "--only" in refused(agreement.main, ["--only"])
