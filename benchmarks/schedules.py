@@ -5,7 +5,8 @@
 libtpu compiles every Pallas kernel of the pairwise family, those made from two functions of a pair, and JAX's own flash
 and splash attention; nothing runs. A schedule is a list of bundles, of which a chip runs one per cycle. Bundles times
 their trips are cycles without stalls: they include neither waiting for memory nor XLA's work around the kernels. For
-`xla` and `chunked`, the program adds up XLA's own estimates. It needs requirements-tpu.txt, in a separate environment.
+`xla` and `chunked`, the program adds up XLA's own estimates. With `--chips` or `--only`, the other rows of the file
+stay. The program needs requirements-tpu.txt, in a separate environment.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from analysis import measurements
@@ -24,6 +26,7 @@ from analysis.tables import plain_markdown
 from attention.errors import UsageError, unknown
 from benchmarks.compilers.bundles import SPILLS
 from benchmarks.measure import ROOT
+from models.files import read_json
 from train import cli
 
 CHIPS = ("v5e", "v6e")
@@ -51,17 +54,32 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
     """Yields the schedules, compiled for each chip in a separate process.
 
     Raises:
-      UsageError: The compiler is not installed, or there is no such row.
+      UsageError: The compiler is not installed, there is no such row, or another compiler made the rows that stay.
     """
     rows = [*BY_XLA, *(row["name"] for chip in CHIPS for row in json.loads(RECORD.read_text())["chips"][chip])]
     for name in {*flags.only} - {*rows}:
         raise unknown("row", name, {*rows})
     if importlib.util.find_spec("libtpu") is None:
         raise UsageError("The TPU compiler is not installed: pip install -r requirements-tpu.txt -c constraints.txt.")
-    result: dict[str, Any] = {"compiler": {name: metadata.version(name) for name in ("jaxlib", "libtpu")}, "chips": {}}
+    partly = flags.only or {*flags.chips} != {*CHIPS}
+    compiler = {name: metadata.version(name) for name in ("jaxlib", "libtpu")}
+    result: dict[str, Any] = {"compiler": compiler, "chips": kept(flags.out, compiler) if partly else {}}
     for chip in flags.chips:
-        result["chips"][chip] = [row for module in ("tpu", "estimates") for row in compiled(module, chip, flags.only)]
+        known = {row["name"]: row for row in result["chips"].get(chip, ()) if flags.only}
+        known |= {row["name"]: row for module in ("tpu", "estimates") for row in compiled(module, chip, flags.only)}
+        result["chips"][chip] = [*known.values()]
         yield result, f"{chip}\n\n{table(result, chip)}\n"
+
+
+def kept(file: Path | None, compiler: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """Reads the rows of each chip from a record, if there is one; raises a UsageError if another compiler made it."""
+    if file is None or not file.exists():
+        return {}
+    record = read_json(file)
+    if record.get("compiler") != compiler:
+        here = " and ".join(f"{name} {version}" for name, version in compiler.items())
+        raise UsageError(f"The rows of {file} are not of {here}; choose another --out, or compile all of them.")
+    return record["chips"]
 
 
 def compiled(module: str, chip: str, names: list[str]) -> Iterator[dict[str, Any]]:
@@ -97,9 +115,9 @@ def spills(row: dict[str, Any], which: str = "") -> int:
 
 
 def best(result: dict[str, Any], chip: str, tokens: int) -> str:
-    """Names the fastest row of flash and splash attention."""
+    """Names the fastest row of flash and splash attention; '' if there is none."""
     rows = {n: cycles(r, tokens) for n, r in by_name(result, chip).items() if n.startswith(("flash", "splash"))}
-    return min((n for n, x in rows.items() if not math.isnan(x)), key=rows.__getitem__)
+    return min((n for n, x in rows.items() if not math.isnan(x)), key=rows.__getitem__, default="")
 
 
 def predicted(result: dict[str, Any], chip: str) -> dict[tuple[str, int], dict[str, float]]:
@@ -169,11 +187,12 @@ def roofline(result: dict[str, Any], chip: str, spec: str, which: str) -> dict[s
 def table(result: dict[str, Any], chip: str) -> str:
     """Tabulates every contestant's cycles per pair by length, ratios to the best opponent, and spills."""
     lines, rows = [], by_name(result, chip)
+    bests = {tokens: cycles(rows[name], tokens) for tokens in LENGTHS if (name := best(result, chip, tokens))}
     for name, row in rows.items():
         if name == "matrix product":
             continue
         times = [cycles(row, tokens) for tokens in LENGTHS]
-        ratios = [cycles(row, tokens) / cycles(rows[best(result, chip, tokens)], tokens) for tokens in LENGTHS]
+        ratios = [cycles(row, tokens) / bests.get(tokens, math.nan) for tokens in LENGTHS]
         shown = ["" if math.isnan(x) else f"{x:.4f}" for x in times]
         shown += ["" if math.isnan(x) else f"{x:.2f}" for x in ratios]
         lines.append((f"`{name}`", *shown, spills(row)))
