@@ -1,6 +1,10 @@
 """Compiling for described chips: causal attention with its gradients, and any function of arrays."""
 
-from collections.abc import Callable
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -9,6 +13,29 @@ from jax.sharding import SingleDeviceSharding
 
 import attention
 from attention import Mask, mesh
+
+
+@contextlib.contextmanager
+def environment(**values: str) -> Iterator[None]:
+    """Sets environment variables, and at the end what they were before."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ |= values
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ |= {} if value is None else {name: value}
+
+
+@contextlib.contextmanager
+def emptied(folder: Path) -> Iterator[None]:
+    """Removes at the end all that is in a folder, so that nobody reads what another one dumped."""
+    try:
+        yield
+    finally:
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def gradients(spec: str, implementation: str) -> Callable:

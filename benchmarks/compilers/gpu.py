@@ -11,6 +11,7 @@ with JAX_PLATFORMS=cpu. The two versions of CUDA give different figures; the rec
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import importlib.util
 import math
@@ -151,12 +152,18 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
     ptxas, nvdisasm = found_tools()
     packages = ("jaxlib", *PACKAGES[topology.cuda()], "triton")
     result: dict[str, Any] = {"compiler": {name: metadata.version(name) for name in packages}, "rows": []}
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ |= {"MOSAIC_GPU_DUMP_TO": folder, "MOSAIC_GPU_DUMP_PTX": "1", "XLA_FLAGS": f"--xla_dump_to={folder}"}
+    with tempfile.TemporaryDirectory() as folder, dumping(folder):
         for case in contestants():
             if not flags.only or case.name in flags.only:
-                result["rows"].append(compiled(case, Path(folder), ptxas, nvdisasm))
+                with described.emptied(Path(folder)):
+                    result["rows"].append(compiled(case, Path(folder), ptxas, nvdisasm))
                 yield result, table(result)
+
+
+def dumping(folder: str) -> contextlib.AbstractContextManager[None]:
+    """Makes the compilers dump into a folder, and leaves XLA the flags that it was given."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={folder}".strip()
+    return described.environment(MOSAIC_GPU_DUMP_TO=folder, MOSAIC_GPU_DUMP_PTX="1", XLA_FLAGS=flags)
 
 
 def found_tools() -> list[str]:
@@ -232,8 +239,6 @@ def compiled(case: GpuCase, folder: Path, ptxas: str, nvdisasm: str) -> dict[str
         for file in sorted(folder.glob("*.ptx"))
         if "mosaic_gpu_kernel" in file.read_text()
     ]
-    for file in folder.iterdir():
-        file.unlink()
     return row
 
 

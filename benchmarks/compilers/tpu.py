@@ -6,7 +6,6 @@
 the JSON that it prints.
 """
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -200,13 +199,11 @@ def main(chip: str, names: list[str]) -> None:
         for contestant in contestants():
             if not names or contestant.name in names:
                 try:
-                    result = compiled(contestant, device, Path(folder))
+                    with described.emptied(Path(folder)):
+                        result = compiled(contestant, device, Path(folder))
                 except jax.errors.JaxRuntimeError as error:
                     result = {"name": contestant.name, "refused": str(error).splitlines()[0]}
                 print(json.dumps(result), flush=True)
-                for file in Path(folder).iterdir():
-                    with contextlib.suppress(OSError):
-                        file.unlink()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Schedules of the TPU compiler, read from dumps, and what is made of them."""
 
 import json
+import os
+import pathlib
 import types
 
 import jax
@@ -161,3 +163,58 @@ def test_what_a_tpu_takes_stands_beside_what_was_predicted(result):
 def test_a_row_that_is_not_there_is_refused_before_anything_is_compiled(refused):
     assert "Unknown row 'additve'. Did you mean 'additive'?" in refused(gpu.main, ["--only", "additve"])
     assert "Did you mean 'splash(512)'?" in refused(schedules.main, ["--only", "splash(51)"])
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Pretends that there is a compiler, which gives each of the wanted rows so many bundles."""
+
+    def compiled(module, chip, names):
+        regions = [{"slots": [0] * len(bundles.SLOTS)}]
+        for name in names or ("splash(512)", "alibi"):
+            yield {"name": name, "kernels": [{"name": "pair", "regions": regions, "tokens": {"1024": {"bundles": 5}}}]}
+
+    monkeypatch.setattr(schedules, "compiled", compiled)
+    monkeypatch.setattr(schedules.importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(schedules.metadata, "version", lambda name: "1.0")
+
+
+def test_what_is_not_compiled_anew_stays_in_the_file(compiled, tmp_path, refused):
+    out = f"--out={tmp_path / 'record.json'}"
+    rows = lambda: json.loads((tmp_path / "record.json").read_text())["chips"]  # noqa: E731
+    assert schedules.main(["--only", "alibi", out]) == 0  # with no opponent to compare with
+    assert schedules.main([out]) == 0
+    whole = rows()
+    for flags in (["--chips", "v5e"], ["--chips", "v6e", "--only", "alibi"]):
+        assert schedules.main([*flags, out]) == 0
+        assert rows() == whole
+    record = json.loads((tmp_path / "record.json").read_text()) | {"compiler": {"libtpu": "0.9"}}
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    assert "are not of jaxlib 1.0 and libtpu 1.0" in refused(schedules.main, ["--chips", "v5e", out])
+
+
+def test_what_a_refused_kernel_dumped_is_gone_and_flags_are_as_before(monkeypatch, tmp_path):
+    seen = []
+
+    def refuse(function, shapes, dtype, device):
+        folder = pathlib.Path(os.environ["MOSAIC_GPU_DUMP_TO"])
+        seen.append((os.environ["XLA_FLAGS"], [*folder.iterdir()]))
+        (folder / "passes").mkdir()
+        (folder / "passes/kernel.ptx").write_text("mosaic_gpu_kernel")
+        (folder / "kernel.ptx").write_text("mosaic_gpu_kernel")
+        raise NotImplementedError("too large")
+
+    monkeypatch.setenv("XLA_FLAGS", "--xla_of_the_user=1")
+    monkeypatch.delenv("MOSAIC_GPU_DUMP_TO", raising=False)
+    monkeypatch.setattr(gpu, "found_tools", lambda: ("ptxas", "nvdisasm"))
+    monkeypatch.setattr(gpu.metadata, "version", lambda name: "1.0")
+    monkeypatch.setattr(gpu.topology, "devices", lambda name: [None])
+    monkeypatch.setattr(gpu, "contestants", lambda: [gpu.GpuCase(name, "float32", None, (), 1) for name in "ab"])
+    monkeypatch.setattr(gpu.described, "compiled", refuse)
+    out = tmp_path / "rows.json"
+    assert gpu.main([f"--out={out}"]) == 0
+    assert [row["refused"] for row in json.loads(out.read_text())["rows"]] == ["too large", "too large"]
+    assert [files for _, files in seen] == [[], []]
+    assert all(flags.startswith("--xla_of_the_user=1 --xla_dump_to=") for flags, _ in seen)
+    assert os.environ["XLA_FLAGS"] == "--xla_of_the_user=1"
+    assert "MOSAIC_GPU_DUMP_TO" not in os.environ
