@@ -3,9 +3,8 @@ import itertools
 
 import pytest
 
-from attention.errors import UsageError
 from tests.train.data import streams
-from train.data.sources.dates import Dates, parse
+from train.data.sources.dates import Dates
 from train.data.splits import PARTS
 
 
@@ -88,22 +87,6 @@ def test_content_follows_options_split_and_babel(monkeypatch):
     assert len(set(contents)) == 6
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"sources": ("en-GB",)}, r"'en-GB'\. Did you mean 'en_GB'.*`pybabel --list-locales` lists all"),
-        ({"forms": ("ful",)}, r"form of dates 'ful'\. Did you mean 'full'"),
-        ({"sources": ("de",)}, r"sources=\('de',\), targets=\('de',\)\) has no two languages"),
-        ({"first": 2000, "last": 1999}, r"first=2000, last=1999\) has no years"),
-    ],
-)
-def test_mistakes(options, message):
-    with pytest.raises(UsageError, match=message):
-        Dates(**options)
-
-
 def test_names_are_spec_strings():
     pairs = streams.read("dates(sources=('fr',), first=2000, last=2001)", "test", source="", target="")
     assert pairs == read("test", sources=("fr",), first=2000, last=2001)
-    with pytest.raises(UsageError, match=r"option of dates 'source'\. .*Valid: first, forms, last, sources, targets"):
-        parse("dates(source=('en',))", "data.source")

@@ -144,17 +144,3 @@ def test_a_revision_on_the_hub_is_asked_for(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     assert make("hf:bert-base-cased@abc").size == make("hf:bert-base-cased").size == 300
     assert asked == [("bert-base-cased", "tokenizer.json", revision) for revision in ("abc", None)]
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("byte", r"Unknown data.tokeniser 'byte'\. Did you mean 'bytes'"),
-        ("words(sise=3)", r"Unknown option of words 'sise'\. Did you mean 'size'"),
-        ("words(size=5)", r"size of words must be at least 6, or 0 \(every word\), but it is 5"),
-        ("file:", "Unknown data.tokeniser 'file:'"),
-    ],
-)
-def test_mistakes(spec, message):
-    with pytest.raises(UsageError, match=message):
-        tokenisers.check(spec)

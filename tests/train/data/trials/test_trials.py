@@ -111,23 +111,3 @@ def test_of_longer_words_only_what_is_beyond_the_trained_length_counts():
     _, answers = plain.words(dataclasses.replace(trial, size=12, tested=()), Draws(draws.TRIAL, 0, 5), 9)
     asked = {int(place): int(found["targets"][place]) for place in np.flatnonzero(found["weight"])}
     assert asked == {place: answer for place, answer in answers.items() if place >= 4}
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("recal(size=3)", "Did you mean 'recall'"),
-        ("recall(size=4, least=5)", "least must be 0 or a size up to size=4, but it is 5"),
-        ("copying(tested=(32,))", "tested must be other sizes than size=32"),
-        ("recall(size=65)", "keys=64 are fewer than the pairs"),
-        ("stacked_recall(size=4, rewritten=5)", "rewritten=5 is more than the least number of pairs"),
-        ("selective_copying(size=40)", "context=64 does not hold the symbols twice"),
-        ("compression(tested=(4,))", "compression has one size"),
-        ("words(group='A2')", "group must be Z2 to Z64, S2 to S5 or A3 to A5, but it is 'A2'"),
-        ("induction(least=2)", "A size must be at least 3, to have an answer, but one is 2"),
-        ("in_context_recall(size=200000)", "A size must be at most 16384"),
-    ],
-)
-def test_mistakes_are_one_sentence(spec, message):
-    with pytest.raises(UsageError, match=message):
-        trials.parse(spec)
