@@ -3,10 +3,12 @@
 import itertools
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 
 from train.data import sources
 from train.data.encodings import cache, images
+from train.data.encodings.corpus import stripped
 from train.data.images.section import ImageData
 from train.data.sources import numpy
 from train.data.splits import Split
@@ -24,9 +26,9 @@ def opened(source, split="train", /, data_dir="", revision="", streaming=False, 
 
 
 def read(source, split="train", /, **fields):
-    """Reads the values of the columns, row by row."""
+    """Reads the values of the columns, row by row, as a corpus does: pairs without white space and empty ones."""
     roles = [name for name in fields if name in FIELDS]
-    values = [tuple(row[role] for role in roles) for row in opened(source, split, **fields).read()]
+    values = [tuple(row[role] for role in roles) for row in stripped(opened(source, split, **fields)).read()]
     return [value for (value,) in values] if len(roles) == 1 else values
 
 
@@ -48,7 +50,10 @@ def take(batches, count):
     return taken
 
 
+def joined(*trees):
+    """Concatenates the arrays of trees, such as the batches of several steps or the shares of several processes."""
+    return jax.tree.map(lambda *arrays: np.concatenate(arrays), *trees)
+
+
 def stream(batches, count):
-    """Concatenates `count` batches."""
-    taken = take(batches, count)
-    return {key: np.concatenate([batch[key] for batch in taken]) for key in taken[0]}
+    return joined(*take(batches, count))

@@ -12,11 +12,10 @@ import pickle
 import resource
 
 import chex
-import numpy as np
 import pytest
 
 from attention.errors import UsageError
-from tests.train.data.streams import stream, take
+from tests.train.data.streams import joined, stream, take
 from train.data.text.section import MaskedTextData
 
 KINDS = ["mixed images", "next tokens", "masked tokens", "last tokens of documents", "captions", "pairs in buckets"]
@@ -25,11 +24,6 @@ KINDS = ["mixed images", "next tokens", "masked tokens", "last tokens of documen
 def sized(examples, **sizes):
     """Makes the same examples with changes to their section."""
     return dataclasses.replace(examples, data=dataclasses.replace(examples.data, **sizes))
-
-
-def whole_batches(shares):
-    """Joins the processes' shares to whole batches."""
-    return [{name: np.concatenate([share[name] for share in of]) for name in of[0]} for of in zip(*shares, strict=True)]
 
 
 @pytest.fixture
@@ -46,11 +40,9 @@ class TestEveryKind:
     def test_processes_share_each_batch(self, examples):
         """Process k holds the k-th block of each global batch; in evaluation's last, some hold only padding."""
         shares = [take(examples.train_batches(5, k, 4), 6) for k in range(4)]
-        for expected, batch in zip(take(examples.train_batches(5), 6), whole_batches(shares), strict=True):
-            chex.assert_trees_all_equal(expected, batch)
+        chex.assert_trees_all_equal(take(examples.train_batches(5), 6), joined(*shares))
         shares = [take(examples.eval_batches(k, 4, most=21), 9) for k in range(4)]
-        for expected, batch in zip(take(examples.eval_batches(most=21), 9), whole_batches(shares), strict=True):
-            chex.assert_trees_all_equal(expected, batch)
+        chex.assert_trees_all_equal(take(examples.eval_batches(most=21), 9), joined(*shares))
 
     def test_a_fresh_iterator_goes_on_where_the_state_was_taken(self, examples):
         """Another seed has another order."""
@@ -62,8 +54,7 @@ class TestEveryKind:
         stopped.close()
         fresh = pickle.loads(pickle.dumps(examples)).train_batches(7)
         fresh.set_state(state)
-        for expected, batch in zip(whole, [*taken, *take(fresh, 5)], strict=True):
-            chex.assert_trees_all_equal(expected, batch)
+        chex.assert_trees_all_equal(whole, [*taken, *take(fresh, 5)])
 
 
 @pytest.mark.parametrize("kind", ["mixed images", "masked tokens"])
@@ -131,8 +122,7 @@ def test_workers_do_not_show_and_when_one_is_killed_the_run_goes_on_without(mixe
     rest = mixed.train_batches(5)
     rest.set_state(batches.get_state())
     batches.close()
-    for batch, again in zip(expected[: len(taken) + 1], [*taken, *take(rest, 1)], strict=True):
-        chex.assert_trees_all_equal(batch, again)
+    chex.assert_trees_all_equal(expected[: len(taken) + 1], [*taken, *take(rest, 1)])
 
 
 def test_too_few_files_for_workers_are_said_before_any_starts(mixed, monkeypatch):
