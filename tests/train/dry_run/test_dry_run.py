@@ -20,9 +20,11 @@ from train.mesh.sharding import parameter_spec
 from train.optimizer import Rates
 
 SHALLOW = {"model.depth": "1", "model.decoder_depth": "1", "model.attention": "dot_product"}
-DATES = {"data.source": "dates(sources=('en',), targets=('de',), first=2000, last=2001)"}
-DATES |= {"data.validation_split": "validation[:8]", "data.test_split": "test[:8]", "data.buckets": ""}
-OFFLINE = {"vit_digits": {"data.mixup": "0.2"}, "gpt_pydoc": {"data.eval_stride": "8"}, "translate_dates": DATES}
+OFFLINE = {
+    "vit_digits": {"data__mixup": 0.2},
+    "gpt_pydoc": {"data__eval_stride": 8},
+    "translate_dates": {"data__buckets": ""},
+}
 
 
 def resolved(file, overrides):
@@ -47,8 +49,8 @@ def test_every_config_has_a_step_without_data(file):
 
 @pytest.mark.filterwarnings("error:Explicitly requested dtype")  # of dtypes that devices do not have
 @pytest.mark.parametrize("name", once(OFFLINE, ["vit_digits"]))
-def test_shapes_are_those_of_the_data(name):
-    config = resolved(f"{name}.py", SHALLOW | OFFLINE[name])
+def test_shapes_are_those_of_the_data(name, tmp_path):
+    config = small_tasks.config_of(name, tmp_path, **OFFLINE[name])
     dry, task = DryRun.of(config), tasks.find(config.task)(config)
     batches = task.train_batches(0, 1)
     real = {field: (array.shape, jax.dtypes.canonicalize_dtype(array.dtype)) for field, array in next(batches).items()}
@@ -173,7 +175,7 @@ def test_what_is_not_stated_is_asked_for(file, overrides, field):
         ("vit_digits", {"data.classes": "7"}, "data.classes is 7, but the data have 10; set --config.data.classes=10"),
         ("vit_digits", {"data.image_shape": "9x8x1"}, "data.image_shape is 9x8x1, but the data have 8x8x1"),
         ("gpt_pydoc", {"data.vocabulary": "256"}, "data.vocabulary is 256, but the data have 260"),
-        ("translate_dates", DATES | {"data.source_vocabulary": "99"}, "data.source_vocabulary is 99, but the data"),
+        ("translate_dates", {"data.source_vocabulary": "99"}, "data.source_vocabulary is 99, but the data"),
         ("classify_imdb", {"data.classes": "3"}, "data.classes is 3, but the data have 2"),
     ],
 )

@@ -68,11 +68,6 @@ def test_flags_that_do_not_fit_are_told(flags, message):
         processes.join(flags)
 
 
-def test_other_arguments_are_left_alone():
-    arguments = ["--config=a.py", "--workdir", "b", "--config.seed=1"]
-    assert processes.join(arguments) == arguments
-
-
 def test_alone_there_is_nobody_to_agree_with():
     with pytest.raises(UsageError, match=r"^mine$") as raised, processes.together():
         raise UsageError("mine")
@@ -90,11 +85,6 @@ def test_a_process_that_waits_in_vain_says_so(run_python, process):
     assert done.returncode == cli.ALONE
     assert done.stderr.startswith("error: After 1 s not all processes have joined;")
     assert done.stderr.count("\n") == 1
-
-
-def test_a_bug_alone_is_not_hidden():
-    with pytest.raises(KeyError), processes.ending_alone():
-        raise KeyError("a bug")
 
 
 @pytest.mark.parametrize(

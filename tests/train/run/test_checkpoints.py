@@ -56,6 +56,10 @@ def restored(workdir):
     return step
 
 
+def kernel(checkpoints, step):
+    return checkpoints.load_params(step, abstract().params, averaged=False)["kernel"]
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("saved")
@@ -139,7 +143,7 @@ def test_a_folder_of_another_step_is_no_checkpoint_of_this_one(workdir, capsys):
         Checkpoints(workdir, keep=2) as checkpoints,
         pytest.raises(UsageError, match=r"step 8 cannot be read \(it is of step 6, though its folder is named 8\)"),
     ):
-        checkpoints.load_params(8, abstract().params, averaged=False)
+        kernel(checkpoints, 8)
     assert restored(workdir) == 4
     assert (workdir / "damaged" / "8").is_dir()
     assert "Checkpoint 8 is damaged (it is of step 6" in capsys.readouterr().out
@@ -161,9 +165,7 @@ def test_a_best_step_alone_is_evaluated_and_not_continued_from(workdir):
         checkpoints.wait()
         assert checkpoints.steps() == [4, 6, 8]
         assert checkpoints.kept() == "the last good checkpoint is step 6"
-        np.testing.assert_array_equal(
-            checkpoints.load_params(8, abstract().params, averaged=False)["kernel"], state(8).params["kernel"]
-        )
+        np.testing.assert_array_equal(kernel(checkpoints, 8), state(8).params["kernel"])
         averaged = state(10).replace(ema={"kernel": state(10).params["kernel"]})
         checkpoints.save(10, evaluated(averaged), None, [8, 10])
         checkpoints.wait()
@@ -232,15 +234,10 @@ def test_the_best_stays_however_old_until_another_is(tmp_path):
 def test_parameters_alone_are_checked_too(workdir):
     data = max(files(workdir), key=lambda path: path.stat().st_size if path.parent.name == "d" else 0)
     with Checkpoints(workdir, keep=2) as checkpoints:
-        np.testing.assert_array_equal(
-            checkpoints.load_params(6, abstract().params, averaged=False)["kernel"], state(6).params["kernel"]
-        )
-        content = bytearray(data.read_bytes())
-        middle = len(content) // 3
-        content[middle : middle + 64] = bytes(b ^ 1 for b in content[middle : middle + 64])
-        data.write_bytes(content)
+        np.testing.assert_array_equal(kernel(checkpoints, 6), state(6).params["kernel"])
+        data.write_bytes(flip(data.read_bytes()))
         with pytest.raises(UsageError, match=r"The checkpoint of step 6 cannot be read \(.*; there are \[4, 6\]"):
-            checkpoints.load_params(6, abstract().params, averaged=False)
+            kernel(checkpoints, 6)
 
 
 @pytest.mark.parametrize("size", [0, 100, 500])

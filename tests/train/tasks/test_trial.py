@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.train.conftest import arguments
-from train import main, tasks
-from train.loading import resolve
+from train import main
+from train.data.trials.section import TrialData
 
 SPEC = "stacked_recall(size=6, least=3, keys=32, values=8, tested=(9, 12))"
 SMALL = {
@@ -42,14 +42,6 @@ def test_accuracies_are_means_over_the_answers_of_each_size(run):
     assert result["cache_bytes_at_12"] == 2 * 24 * 16 * 4
 
 
-def test_all_seeds_have_the_same_examples_and_parts_have_others():
-    def examples(**changes):
-        flags, overrides = main.parse(arguments("unused", **SMALL | changes))
-        return tasks.of(resolve(flags.config, overrides)[0]).sources
-
-    first, second = examples(seed=1), examples(seed=2)
-    for part in ("train", "validation", "test"):
-        np.testing.assert_array_equal(first[part].evaluate(3)["tokens"], second[part].evaluate(3)["tokens"])
-    assert any(
-        first["train"].evaluate(n)["tokens"].tolist() != first["test"].evaluate(n)["tokens"].tolist() for n in range(3)
-    )
+def test_parts_have_examples_of_their_own():
+    parts = TrialData("copying(size=6)").load().values()
+    assert len({part.evaluate(3)["tokens"].tobytes() for part in parts}) == 3
