@@ -21,6 +21,8 @@ LENGTHS = RANDOM.integers(1, 17, 6)
 SOURCE = np.where(np.arange(16) < LENGTHS[:, None], RANDOM.integers(2, 13, (6, 16)), 0)
 TARGET = np.concatenate([np.zeros((6, 1), int), RANDOM.integers(2, 13, (6, 13))], axis=1)
 BATCH = SOURCE, LENGTHS, TARGET
+# Of float32, since T5 does not scale its scores: on some CPUs PyTorch and JAX are both 1.5e-5 from float64 at one place.
+ROUNDING = 5e-5
 
 
 def make(kind, folder, seed=0, noise=0.3, factor=1.0, **changes):
@@ -46,7 +48,7 @@ def test_logits_are_equal_and_an_export_loads(kind, tmp_path):
     assert (report.new, report.skipped, report.cut) == ((), (), ())
     expected = logits_of(theirs, *BATCH)
     found = apply(model, params, *BATCH)
-    assert_close(found, expected, "T5", atol=1e-5 * np.abs(expected).max())
+    assert_close(found, expected, "T5", atol=ROUNDING * np.abs(expected).max())
     pretrained.export(str(tmp_path / "ours"), model.config, params, SPECIAL, 20)
     again = reloaded(theirs, tmp_path / "ours")
     np.testing.assert_allclose(logits_of(again, *BATCH), expected, atol=1e-5 * np.abs(expected).max())
@@ -83,4 +85,4 @@ def test_an_output_of_its_own_is_loaded_from_older_files(tmp_path):
     assert (report.new, report.skipped) == ((), ())
     expected = 2 * logits_of(theirs, *BATCH)
     found = apply(model, params, *BATCH)
-    assert_close(found, expected, "T5", atol=1e-5 * np.abs(expected).max())
+    assert_close(found, expected, "T5", atol=ROUNDING * np.abs(expected).max())
