@@ -33,13 +33,6 @@ class TestNextToken:
         assert seen.tolist() == [0] + [1] * (len(content) - 1)
         assert whole == 16 * len(range(0, len(content) - 16, stride or 16))
 
-    def test_text_shorter_than_a_window(self, make_examples):
-        examples = make_examples("next tokens", context=64)
-        [batch] = examples["test"].eval_batches()
-        assert batch["weight"].sum() == len("The end.\n") - 1
-        assert batch["window_weight"].sum() == 0
-        assert batch["index"].tolist() == [0, -1, -1, -1]
-
 
 class TestMasked:
     def test_windows_between_start_and_end(self, make_examples, folder):
