@@ -1,6 +1,5 @@
 """Folders, tables and hub sets of pictures: pixels, classes, splits, and mistakes."""
 
-import io
 import os
 import pickle
 
@@ -25,11 +24,6 @@ def colour(label, number):
 def picture(label, number, size=(12, 8)):
     """Makes a picture of one colour, so that any scaling and cropping gives the same pixels."""
     return Image.new("RGB", size, colour(label, number))
-
-
-def encoded(label, number):
-    picture(label, number).save(file := io.BytesIO(), "png")
-    return {"bytes": file.getvalue(), "path": None}
 
 
 def write(folder, count=4, classes=CLASSES):
@@ -206,7 +200,7 @@ def test_paths_stand_beside_their_table_and_columns_have_any_name(tmp_path):
 def test_columns_of_a_hub_set_are_found_by_their_kind_and_classes_have_the_sources_order(tmp_path):
     rows = [(name, n) for n in range(4) for name in CLASSES]
     features = datasets.Features({"img": datasets.Image(), "fine": datasets.ClassLabel(names=CLASSES[::-1])})
-    columns = {"img": [encoded(*row) for row in rows], "fine": [name for name, _ in rows]}
+    columns = {"img": [picture(*row) for row in rows], "fine": [name for name, _ in rows]}
     both = datasets.DatasetDict(dict.fromkeys(("train", "test"), datasets.Dataset.from_dict(columns, features)))
     both.save_to_disk(tmp_path / "set")
     parts = section(f"hf:{tmp_path}/set", image_shape="").load()

@@ -120,9 +120,8 @@ class TestPydoc:
 
 @pytest.mark.parametrize("source", ["digits", "caption_digits", "pydoc", "dates"])
 def test_an_unknown_split_is_named_with_those_there_are(source):
-    columns = {"pydoc": {"text": "text"}}.get(source, {})
     with pytest.raises(UsageError, match=rf"split of {source} 'tests'\. Did you mean 'test'\? Valid: test, train, val"):
-        opened(source, "tests", **columns)
+        opened(source, "tests")
 
 
 class TestArrays:
