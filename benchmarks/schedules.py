@@ -76,7 +76,7 @@ def kept(file: Path | None, compiler: dict[str, str]) -> dict[str, list[dict[str
     if file is None or not file.exists():
         return {}
     record = read_json(file)
-    if record.get("compiler") != compiler:
+    if not isinstance(record, dict) or record.get("compiler") != compiler or "chips" not in record:
         here = " and ".join(f"{name} {version}" for name, version in compiler.items())
         raise UsageError(f"The rows of {file} are not of {here}; choose another --out, or compile all of them.")
     return record["chips"]

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import shlex
 import statistics
 import sys
 import tempfile
@@ -61,8 +62,8 @@ TWINS: dict[tuple[str, str], dict[str, tuple[Any, ...]]] = {
 # What no twin does.
 PLAIN = {
     "data": {"mixup": 0.0},
-    "optimizer": {"freeze": "", "lora": "", "rates": ()},
-    "train": {"accumulate": 1, "ema": 0.0, "label_smoothing": 0.0, "precision": "float32"},
+    "optimizer": {"name": "adamw", "freeze": "", "lora": "", "rates": ()},
+    "train": {"accumulate": 1, "ema": 0.0, "label_smoothing": 0.0, "precision": "float32", "replicas": 1, "rates": ()},
 }
 
 
@@ -231,7 +232,7 @@ def check_twin(name: str, config: Config) -> None:
     model = {field.name: (field.default,) for field in dataclasses.fields(config.model) if field.name not in SIZES}
     plain = {section: {field: (value,) for field, value in fields.items()} for section, fields in PLAIN.items()}
     wanted = [
-        f"--config.{section}.{field}={values[0]}"
+        shlex.quote(f"--config.{section}.{field}={values[0]}")
         for section, fields in ({"model": model | known} | plain).items()
         for field, values in fields.items()
         if getattr(getattr(config, section), field, values[0]) not in values
@@ -239,7 +240,7 @@ def check_twin(name: str, config: Config) -> None:
     if not config.model.mlp:
         wanted.append("--config.model.mlp=128")
     if wanted:
-        raise UsageError(f"--against={name} would train another model; to compare the same, give {' '.join(wanted)}.")
+        raise UsageError(f"--against={name} would train another model; to compare the same, give {' '.join(wanted)}")
 
 
 def _theirs(name: str, config: Config, task: Task, params: Params) -> Taker:

@@ -45,7 +45,7 @@ def keep(folder: Path) -> tuple[int, int]:
 def _of_any_machine(folder: Path) -> dict[str, Any]:
     """Reads the sweep of a folder, with a command that names the folder as a checkout does."""
     sweep = read_json(folder / grid.FILE)
-    return sweep | {"command": sweep["command"].replace(str(folder), f"runs/replication/{folder.name}")}
+    return sweep | {"command": sweep["command"].replace(f"={folder}", f"=runs/replication/{folder.name}")}
 
 
 def _finished(folder: Path, settings: str) -> list[Entry]:

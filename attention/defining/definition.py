@@ -120,9 +120,13 @@ def knows_absolute_positions(mixer: Mixer) -> bool:
     @jax.jit
     def compared(first: jax.Array) -> jax.Array:
         at = Tokens(first, source, Rotary())
-        prepared = mixer.prepare_query(params, query, at), mixer.prepare_key(params, key, at)
+        queries, keys = mixer.prepare_query(params, query, at), mixer.prepare_key(params, key, at)
+        if isinstance(mixer, Score) and type(mixer).attend is Score.attend:  # weights may be the same, as hard ones
+            read, known = jax.tree.map(lambda x: x[2, 0], queries), jax.tree.map(lambda x: x[1, 0], keys)
+            place = At(*map(jnp.int32, (2, 1, 0)), SIZES.heads, 0, 1)
+            return mixer.pair(_of_one_head(mixer, params), read, known, place)
         options = Options(Mask(causal=True), implementation="reference")
-        return mixer.attend(params, *prepared, values, options)[2]
+        return mixer.attend(params, queries, keys, values, options)[2]
 
     try:
         near, far = compared(0), compared(5)

@@ -24,7 +24,7 @@ def environment(**values: str) -> Iterator[None]:
         yield
     finally:
         for name, value in before.items():
-            os.environ.pop(name)
+            os.environ.pop(name, None)
             os.environ |= {} if value is None else {name: value}
 
 

@@ -39,4 +39,4 @@ def test_every_core_of_a_mechanism_has_a_row():
 
 
 def test_mechanisms_are_named_or_the_flag_is_left_out(refused):
-    assert "--only" in refused(agreement.main, ["--only"])
+    assert "--only needs a value" in refused(agreement.main, ["--only"])

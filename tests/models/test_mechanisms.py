@@ -59,7 +59,7 @@ DEFINITIONS = {  # and the kernels that they take, beside an alignment's
 
 @pytest.mark.parametrize("spec", DEFINITIONS)
 def test_layers_equal_hosseinis_definitions(spec):
-    """Which have no biases."""
+    """The definitions have no biases."""
     module, (definition, names) = layer(spec, implementation="xla"), DEFINITIONS[spec]
     without_bias = lambda path, leaf: leaf * ("bias" not in jax.tree_util.keystr(path))  # noqa: E731
     params = jax.tree_util.tree_map_with_path(without_bias, params_of(module))

@@ -156,7 +156,7 @@ def test_without_an_address_the_install_cell_takes_an_uploaded_archive(install, 
     ("name", "smaller"), [more(NAMES[0], SMALLER), *(pytest.param(name, {}, marks=pytest.mark.long) for name in NAMES)]
 )
 def test_every_cell_runs(name, smaller, tmp_path):
-    """The first in its short form too; in the long forms, all as they are written."""
+    """The first in its short form too; in `make test-long`, all as they are written."""
     text = script(name)
     for old, new in smaller.items():
         assert text.count(old) == 1, old

@@ -21,7 +21,7 @@ LENGTHS = RANDOM.integers(1, 17, 6)
 SOURCE = np.where(np.arange(16) < LENGTHS[:, None], RANDOM.integers(2, 13, (6, 16)), 0)
 TARGET = np.concatenate([np.zeros((6, 1), int), RANDOM.integers(2, 13, (6, 13))], axis=1)
 BATCH = SOURCE, LENGTHS, TARGET
-# Of float32, since T5 does not scale its scores: on some CPUs PyTorch and JAX are both 1.5e-5 from float64 at one place.
+# Of float32, since T5 does not scale its scores: on some CPUs PyTorch and JAX are both 1.5e-5 from float64 somewhere.
 ROUNDING = 5e-5
 
 

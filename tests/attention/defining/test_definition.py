@@ -12,6 +12,7 @@ import attention
 from attention import Mask, UsageError, per_head, shared
 from attention.check.subject import HEADS, LENGTH, WIDTH, inputs
 from attention.defining.definition import check_definition, knows_absolute_positions, reads_source
+from attention.defining.named import mixer_of
 from attention.parameters import Parameter
 from attention.recurrences.recurrence import Recurrence
 from attention.recurrences.selective import KimiDelta, StateSpace
@@ -217,16 +218,17 @@ def test_a_mechanism_without_keys_takes_a_source():
 
 
 @pytest.mark.parametrize(
-    ("mixer", "absolute"),
+    ("spec", "absolute"),
     [
-        (MECHANISMS["dot_product"].score, False),
-        (MECHANISMS["additive"].score, True),
-        (StateSpace(), False),
-        (StateSpace(conv=2), True),  # sums of keys that are turned by different angles
+        ("dot_product", False),
+        ("additive", True),
+        ("additive(normaliser='hard')", True),
+        ("state_space", False),
+        ("state_space(conv=2)", True),  # sums of keys that are turned by different angles
     ],
 )
-def test_it_is_known_what_rotary_positions_make_absolute(mixer, absolute):
-    assert knows_absolute_positions(mixer) == absolute
+def test_it_is_known_what_rotary_positions_make_absolute(spec, absolute):
+    assert knows_absolute_positions(mixer_of(spec)) == absolute
 
 
 @pytest.mark.parametrize(

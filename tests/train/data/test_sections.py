@@ -19,6 +19,7 @@ LATE = "normalise(mean=0.5, std=1)|rotate(degrees=5)"
     [
         (ImageData, {"source": "digit"}, "Unknown data.source 'digit'"),
         (ImageData, {"train_split": "train[:90"}, r"Cannot read the split 'train\[:90': write a name with an opt"),
+        (ImageData, {"train_split": "train[:5.5]"}, r"Cannot read the split 'train\[:5.5\]'"),
         (ImageData, {"train_split": "train[:101%]"}, r"'train\[:101%\]' has a percentage beyond 100"),
         (ImageData, {"train_transforms": "filp"}, r"transform 'filp'\. Did you mean 'flip'\? Valid: center_crop, col"),
         (ImageData, {"train_transforms": CROP}, "scale of .* must be a low bound, then a high one, but it"),

@@ -155,18 +155,24 @@ def test_auto_goes_on_without_a_kernel_that_is_refused_and_says_so(capsys):
             raise RuntimeError(MOSAIC)
         return jax.jit(lambda x: x + 1).lower(1)
 
-    def named():
-        raise RuntimeError(MOSAIC)
-
-    def run():
+    def twice():
         assert [int(compilation.compiled(lower)(x)) for x in (1, 2)] == [2, 3]
-        with pytest.raises(UsageError, match="Bad lhs type; use"):  # such as of a kernel that is not chosen by auto
-            compilation.compiled(named)
 
-    contextvars.copy_context().run(run)
+    contextvars.copy_context().run(twice)
     assert capsys.readouterr().err.count("refuses a kernel, so XLA computes attention: Bad lhs type.") == 1
     assert not mesh.kernels_left_out()
     assert not compilation.refused_kernel(RuntimeError(NO_PTXAS))  # which says nothing of the kernel
+
+
+def test_a_named_kernel_that_is_refused_ends_with_a_sentence():
+    def refused():
+        raise RuntimeError(MOSAIC)
+
+    def run():
+        with pytest.raises(UsageError, match="Bad lhs type; use"):
+            compilation.compiled(refused)
+
+    contextvars.copy_context().run(run)
 
 
 @pytest.mark.parametrize(("free", "fits"), [(2_000_000, False), (4_000_000, True)])
