@@ -150,16 +150,11 @@ def cores(shape: Shape, specs: tuple[str, ...]) -> Iterator[Core]:
     for library in ("xla", "cudnn") if fused else ("xla",):
         name = BASELINE if library == "xla" else f"dot_product, jax.nn {library}"
         yield Core(name, jax_nn(shape.causal, library), (), useful(mechanism_of("dot_product"), shape))
-    measured, excluded = set(), {"reference"} | ({"pallas", "cudnn"} if jax.default_backend() == "cpu" else set())
-    for spec in specs:
-        mechanism = mechanism_of(spec)
-        core = (mechanism.score, mechanism.align, mechanism.value == "tied")
-        if core in measured or not (shape.causal or mechanism.score.traits.cross):  # without cross it must be causal
-            continue
-        measured.add(core)
-        for implementation in mechanism.score.implementations:
-            if implementation not in excluded:
-                yield _core(spec, mechanism, implementation, shape)
+    excluded = {"reference"} | ({"pallas", "cudnn"} if jax.default_backend() == "cpu" else set())
+    for spec in distinct(specs):
+        score = mechanism_of(spec).score
+        if shape.causal or score.traits.cross:  # without cross it must be causal
+            yield from (ours(spec, name, shape) for name in score.implementations if name not in excluded)
     for spec in specs:
         if spec in PAPER:
             weights = _weights(mechanism_of(spec).score.parameters(sizes), jax.random.key(1), shape.dtype)
@@ -177,6 +172,15 @@ def peer_of() -> Any:
 def mechanism_of(spec: str) -> Mechanism:
     """Resolves the spec string of a layer."""
     return mechanisms.resolve(spec, 1)[0]
+
+
+def distinct(specs: Iterable[str]) -> list[str]:
+    """Lists the mechanisms that are the first with their score, alignment and kind of values."""
+    first: dict[Any, str] = {}
+    for spec in specs:
+        row = mechanism_of(spec)
+        first.setdefault((row.score, row.align, row.value == "tied"), spec)
+    return [*first.values()]
 
 
 def useful(mechanism: Mechanism, shape: Shape) -> Cost:
@@ -206,11 +210,8 @@ def _weights(declared: dict, key: jax.Array, dtype: str) -> dict[str, jax.Array]
 
 def ours(spec: str, implementation: str, shape: Shape) -> Core:
     """Makes a contestant of a mechanism of ours, with random weights."""
-    return _core(spec, mechanism_of(spec), implementation, shape)
-
-
-def _core(spec: str, mechanism: Mechanism, implementation: str, shape: Shape) -> Core:
-    score, sizes, mask = mechanism.score, shape.sizes, shape.mask
+    mechanism, sizes, mask = mechanism_of(spec), shape.sizes, shape.mask
+    score = mechanism.score
     score, named = (_without_form(score), "pallas") if implementation == GENERAL else (score, implementation)
     weights = {"score": _weights(score.arrays(sizes), jax.random.key(1), shape.dtype)}
     if mechanism.align is not None:

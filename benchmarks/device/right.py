@@ -31,7 +31,7 @@ import numpy as np
 import attention
 from attention.recurrences.recurrence import Recurrence
 from benchmarks import measure
-from benchmarks.attention import SPECS, mechanism_of
+from benchmarks.attention import SPECS, distinct, mechanism_of
 from benchmarks.device import about
 from benchmarks.device.items import Item, Row
 from models.mechanisms import Mechanism
@@ -106,26 +106,17 @@ def checks(tiny: bool = False) -> tuple[Check, ...]:
     return tuple(sorted(dict.fromkeys(chosen), key=lambda check: check.spec in DEAR))
 
 
-def distinct() -> list[tuple[int, str]]:
-    """Lists the mechanisms with their places in `SPECS`, one for each score, alignment and kind of values."""
-    first: dict[Any, tuple[int, str]] = {}
-    for number, spec in enumerate(SPECS):
-        row = mechanism_of(spec)
-        first.setdefault((row.score, row.align, row.value == "tied"), (number, spec))
-    return [*first.values()]
-
-
 def _cores(tiny: bool) -> Iterator[tuple[str, str, str]]:
     """Yields the spec, implementation and dtype of each check; mechanisms with the same core count once.
 
     At toy sizes, which are for CPUs, each is checked once, since Pallas kernels are interpreted there.
     """
-    for number, spec in distinct():
+    for spec in distinct(SPECS):
         for implementation in mechanism_of(spec).score.implementations:
             if implementation != "reference":
                 kind = _kind(spec, implementation)
                 times = 1 if tiny or spec in DEAR else TIMES.get(kind, 1)
-                for dtype in _dtypes(kind, number, tiny):
+                for dtype in _dtypes(kind, SPECS.index(spec), tiny):
                     yield from [(spec, implementation, dtype)] * times
 
 

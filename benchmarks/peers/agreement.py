@@ -26,6 +26,7 @@ from attention.mask import Mask
 from attention.options import Options
 from attention.recurrences.recurrence import Recurrence
 from benchmarks import measure
+from benchmarks.attention import SPECS, distinct
 from benchmarks.device import right
 from benchmarks.device.right import Check
 from models.files import read_json
@@ -37,7 +38,7 @@ DTYPES = ("float32", "bfloat16")
 STEPS, PUBLISHED = "steps", "published"
 FORMS = ("reference", "xla", "chunked", "pallas", STEPS, PUBLISHED)
 NEEDED = {"torch": "torch", "fla": "flash-linear-attention", "transformers": "transformers"}  # packages, by module
-ROWS = tuple(spec for _, spec in right.distinct())
+ROWS = distinct(SPECS)
 
 Arrays = dict[str, Any]
 
