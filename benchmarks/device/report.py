@@ -238,9 +238,9 @@ def is_stale(row: Row) -> bool:
     return "digest" in row and about.SAME.get(row["digest"], row["digest"]) != about.digest(row["made_by"])
 
 
-def stale(record: dict[str, Any]) -> list[str]:
-    """Lists the rows that an earlier version of our code made."""
-    return [name for name, row in record["rows"].items() if is_stale(row)]
+def current(record: dict[str, Any]) -> Rows:
+    """Selects the rows that an earlier version of our code did not make."""
+    return {name: row for name, row in record["rows"].items() if not is_stale(row)}
 
 
 def faster_on_gpu(record: dict[str, Any]) -> set[str]:
@@ -248,7 +248,7 @@ def faster_on_gpu(record: dict[str, Any]) -> set[str]:
 
     A kernel must be right in all its checks, and in both passes faster than XLA's forms wherever both were measured.
     """
-    rows = record["rows"]
+    rows = current(record)
     return {spec for spec in NETWORKS if _is_right(rows, spec) and _is_faster(rows, spec, {*core.PASSES})}
 
 
@@ -257,7 +257,7 @@ def fused_pays_on_gpu(record: dict[str, Any]) -> bool:
 
     All their checks must be right, and those that were timed faster in training, which is forward and backward.
     """
-    rows, checks = record["rows"], [check for check in right.checks() if check.kind == "fused"]
+    rows, checks = current(record), [check for check in right.checks() if check.kind == "fused"]
     return _are_right(rows, checks) and all(
         _is_faster(rows, spec, {core.BOTH}) for spec in ("dot_product", *core.FUSED)
     )
@@ -270,8 +270,7 @@ def _is_right(rows: Rows, spec: str) -> bool:
 
 
 def _are_right(rows: Rows, checks: Sequence[right.Check]) -> bool:
-    found = {"stale" if is_stale(row) else state(row) for row in (rows.get(check.name, {}) for check in checks) if row}
-    found |= {"left" for check in checks if check.name not in rows}
+    found = {state(rows.get(check.name)) for check in checks}
     return "done" in found and found <= {"done", "refused"}
 
 
@@ -279,7 +278,7 @@ def _is_faster(rows: Rows, spec: str, passes: set[str]) -> bool:
     seconds: dict[Any, dict[str, float]] = collections.defaultdict(dict)
     for row in rows.values():
         by = row.get("contestant", "").removeprefix(f"{spec}, ")
-        if by in ("pallas", *BY_XLA) and row["pass"] in passes and "seconds" in row and not is_stale(row):
+        if by in ("pallas", *BY_XLA) and row["pass"] in passes and "seconds" in row:
             seconds[*shape_of(row), row["pass"]][by] = row["seconds"]
     pairs = {at: x for at, x in seconds.items() if "pallas" in x and len(x) > 1}
     return {at[-1] for at in pairs} == passes and all(min(x, key=x.get) == "pallas" for x in pairs.values())
