@@ -66,7 +66,7 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
     result: dict[str, Any] = {"compiler": compiler, "chips": kept(flags.out, compiler) if partly else {}}
     for chip in flags.chips:
         known = {row["name"]: row for row in result["chips"].get(chip, ()) if flags.only}
-        known |= {row["name"]: row for module in ("tpu", "estimates") for row in compiled(module, chip, flags.only)}
+        known |= {row["name"]: row for row in compiled(chip, flags.only)}
         result["chips"][chip] = [*known.values()]
         yield result, f"{chip}\n\n{table(result, chip)}\n"
 
@@ -82,9 +82,9 @@ def kept(file: Path | None, compiler: dict[str, str]) -> dict[str, list[dict[str
     return record["chips"]
 
 
-def compiled(module: str, chip: str, names: list[str]) -> Iterator[dict[str, Any]]:
-    """Yields what a module of `benchmarks.compilers` prints for a chip, in a separate process."""
-    command = [sys.executable, "-m", f"benchmarks.compilers.{module}", chip, *names]
+def compiled(chip: str, names: list[str]) -> Iterator[dict[str, Any]]:
+    """Yields what `benchmarks.compilers.tpu` prints for a chip, in a separate process."""
+    command = [sys.executable, "-m", "benchmarks.compilers.tpu", chip, *names]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         yield from map(json.loads, process.stdout or ())
     if process.returncode:

@@ -48,10 +48,11 @@ def gradients(spec: str, implementation: str) -> Callable:
     return jax.grad(loss, (0, 1, 2, 3))
 
 
-def parameters(spec: str, heads: int, width: int) -> dict[str, tuple[int, ...]]:
-    """Lists the shapes of a mechanism's parameters."""
+def shapes(spec: str, tokens: int, heads: int, width: int, batch: int = 1) -> tuple[Any, ...]:
+    """Lists the shapes of a mechanism's parameters, and of queries, keys and values."""
     params = jax.eval_shape(lambda: attention.init(spec, jax.random.key(0), heads, width))
-    return {name: param.shape for name, param in params.items()}
+    x = (batch, tokens, heads, width)
+    return {name: param.shape for name, param in params.items()}, x, x, x
 
 
 def compiled(function: Callable, shapes: Any, dtype: str, device: Any) -> jax.stages.Compiled:

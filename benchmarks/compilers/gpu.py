@@ -61,20 +61,12 @@ PTXAS = {"12": "nvidia.cuda_nvcc", "13": "nvidia.cu13"}
 PTX = {"12": "8.8", "13": "9.0"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Loop:
-    """A loop of a disassembled kernel, by the numbers of its first and last instruction."""
+def instructions(text: str) -> tuple[list[str], list[range], list[range]]:
+    """Reads the instructions printed by `nvdisasm -c`.
 
-    first: int
-    last: int
-
-    def holds(self, other: "Loop") -> bool:
-        """Tells whether the other loop is within this one."""
-        return self != other and self.first <= other.first and other.last <= self.last
-
-
-def instructions(text: str) -> tuple[list[str], list[Loop], list[Loop]]:
-    """Reads the instructions printed by `nvdisasm -c`, the loops, which branch back, and what forward branches skip."""
+    Returns:
+      The instructions; the numbers of those in each loop, which branches back; and of those that forward branches skip.
+    """
     found: list[str] = []
     labels: dict[str, int] = {}
     for line in text.splitlines():
@@ -84,7 +76,7 @@ def instructions(text: str) -> tuple[list[str], list[Loop], list[Loop]]:
             found.append(one[1].strip())
     jumps = ((re.search(r"BRA\S* `\((\.L_x_\d+)\)", one), number) for number, one in enumerate(found))
     ends = [(labels.get(jump[1], number), number) for jump, number in jumps if jump]
-    return found, [Loop(to, n) for to, n in ends if to < n], [Loop(n + 1, to - 1) for to, n in ends if to > n]
+    return found, [range(to, n + 1) for to, n in ends if to < n], [range(n + 1, to) for to, n in ends if to > n]
 
 
 def of_tile(text: str, trips: int) -> tuple[dict[str, float], float]:
@@ -103,27 +95,31 @@ def of_tile(text: str, trips: int) -> tuple[dict[str, float], float]:
     found, loops, skipped = instructions(text)
     opcodes = [re.sub(r"^@!?U?P\d+\s+", "", one).split()[0] for one in found]
 
-    def kinds(loop: Loop) -> set[str]:
-        return {opcode.split(".")[0] for opcode in opcodes[loop.first : loop.last + 1]}
+    def kinds(part: range) -> set[str]:
+        return {opcodes[number].split(".")[0] for number in part}
 
     tiles = [loop for loop in loops if "MUFU" in kinds(loop) and {"HGMMA", "HMMA"} & kinds(loop)]
     if not tiles:
         raise ValueError("no loop has exponentials and matrix products")
-    tile = min(tiles, key=lambda loop: loop.last - loop.first)
-    units = [loop for loop in loops if tile.holds(loop) and {"FFMA", "FADD"} & kinds(loop)]
-    compares = [part for part in skipped if tile.holds(part) and {"ISETP", "FSEL"} <= kinds(part)]
+    tile = min(tiles, key=len)
+    units = [loop for loop in loops if _within(loop, tile) and {"FFMA", "FADD"} & kinds(loop)]
+    compares = [part for part in skipped if _within(part, tile) and {"ISETP", "FSEL"} <= kinds(part)]
     masks = [part for part in compares if not {"MUFU", "HGMMA", "HMMA"} & kinds(part)]
     counts: collections.Counter[str] = collections.Counter()
     products = 0.0
-    for number in range(tile.first, tile.last + 1):
-        if any(part.first <= number <= part.last for part in masks):
+    for number in tile:
+        if any(number in part for part in masks):
             continue
-        often = trips if any(loop.first <= number <= loop.last for loop in units) else 1
+        often = trips if any(number in loop for loop in units) else 1
         opcode = opcodes[number].split(".")[0]
         counts[KIND.get(opcode, "others")] += often
         if size := re.search(r"HGMMA\.64x(\d+)x16", opcodes[number]):
             products += often * 64 * int(size[1]) * 16 / 2048
     return dict(counts), products
+
+
+def _within(part: range, whole: range) -> bool:
+    return part != whole and whole.start <= part.start and part.stop <= whole.stop
 
 
 def occupancy(registers: int, shared: int, warps: int) -> int:
@@ -208,14 +204,13 @@ class GpuCase:
 
 def contestants() -> Iterator[GpuCase]:
     """Yields our mechanisms with both passes, and JAX's own attention kernels."""
-    x = (1, TOKENS, HEADS, WIDTH)
     for spec, units in SPECS.items():
-        shapes = described.parameters(spec, HEADS, WIDTH), x, x, x
+        shapes = described.shapes(spec, TOKENS, HEADS, WIDTH)
         network = Network(units, (True,) * (len(units) - 1), "relu")
         for dtype in ("float32", "bfloat16"):
             both = described.gradients(spec, "pallas")
             yield GpuCase(spec, dtype, both, shapes, gpu.ROWS * gpu.columns_of(network, dtype == "bfloat16"), units[0])
-    yield GpuCase(OF_JAX, "float16", _mosaic, (x, x, x), 64 * 128)
+    yield GpuCase(OF_JAX, "float16", _mosaic, ((1, TOKENS, HEADS, WIDTH),) * 3, 64 * 128)
 
 
 def _mosaic(query, key, value):

@@ -57,8 +57,7 @@ def passes(spec: str) -> dict[str, Callable]:
 
 def counted(spec: str, function: Callable, device: Any) -> dict[str, int]:
     """Compiles a pass in bfloat16, and counts kernels and temporary bytes."""
-    x, source = (SEQUENCES, TOKENS, HEADS, WIDTH), (SEQUENCES, TOKENS, HEADS * WIDTH)
-    shapes = described.parameters(spec, HEADS, WIDTH), x, x, x, source
+    shapes = *described.shapes(spec, TOKENS, HEADS, WIDTH, SEQUENCES), (SEQUENCES, TOKENS, HEADS * WIDTH)
     # A new function each time, so that each form is traced.
     program = described.compiled(lambda *given: function(*given), shapes, "bfloat16", device)
     lines = collectives.lines_of(program.as_text())

@@ -2,6 +2,7 @@
 
     python -m benchmarks.compilers.tpu CHIP [NAME ...]
 
+Of `xla` and `chunked`, which are no kernels, it adds up XLA's own estimates of its instructions' cycles.
 `benchmarks.schedules` starts this program in a separate process, since libtpu reads its options only once, and reads
 the JSON that it prints.
 """
@@ -33,8 +34,8 @@ from attention.kernels.mlp.network import Network, PairPlan
 from attention.kernels.mlp.strips import STRIP
 from attention.kernels.mlp.tile import rows_together
 from benchmarks.compilers import bundles, described
-from benchmarks.schedules import LENGTHS, NETWORKS, OF_PAIRS, SHORT
-from train.dry_run import topology
+from benchmarks.schedules import BY_XLA, LENGTHS, NETWORKS, OF_PAIRS, SHORT
+from train.dry_run import collectives, topology
 
 COMPILED, HEADS, WIDTH = 4096, 2, 64  # heads run one after another, and a schedule does not depend on the length
 BLOCKS = (128, 512, 1024)
@@ -83,8 +84,7 @@ def ours(spec: str) -> Contestant:
         plan = PairPlan(network=network, rounded=True, **mask, **sizes)
         return causal(tokens, *(block[::-1] if turned else block), turned, rows_together(plan, turned))
 
-    x = (1, COMPILED, HEADS, WIDTH)
-    shapes = described.parameters(spec, HEADS, WIDTH), x, x, x
+    shapes = described.shapes(spec, COMPILED, HEADS, WIDTH)
     return Contestant(spec, described.gradients(spec, "pallas"), shapes, trips)
 
 
@@ -96,8 +96,7 @@ def of_pairs(spec: str) -> Contestant:
         rows, across = fused.tpu.block_sizes(tokens, tokens)[:: -1 if turned else 1]
         return dataclasses.replace(causal(tokens, rows, across, turned), steps=tokens // rows)
 
-    x = (1, COMPILED, HEADS, WIDTH)
-    shapes = described.parameters(spec, HEADS, WIDTH), x, x, x
+    shapes = described.shapes(spec, COMPILED, HEADS, WIDTH)
     return Contestant(spec, described.gradients(spec, "pallas"), shapes, trips)
 
 
@@ -190,20 +189,38 @@ def compiled(contestant: Contestant, device: Any, folder: Path) -> dict[str, Any
     return {"name": contestant.name, "kernels": kernels, "seconds": time.perf_counter() - start}
 
 
+def by_xla(name: str, device: Any) -> dict[str, Any]:
+    """Counts the cycles of both passes of one head, by XLA's estimates of the instructions for `xla` or `chunked`.
+
+    Args:
+      name: A mechanism and an implementation, such as `dot_product, xla`.
+    """
+    spec, implementation = name.rsplit(", ", 1)
+    start, cycles = time.perf_counter(), {}
+    for tokens in (SHORT, *LENGTHS):
+        heads = min(8, 2 * max(LENGTHS) // tokens)
+        both, shapes = described.gradients(spec, implementation), described.shapes(spec, tokens, heads, WIDTH)
+        lines = collectives.lines_of(described.compiled(both, shapes, "bfloat16", device).as_text())
+        found = ((times, re.search(r'"estimated_cycles":"(\d+)"', line)) for line, times in lines)
+        cycles[tokens] = sum(times * int(estimate[1]) for times, estimate in found if estimate) / heads
+    return {"name": name, "estimates": cycles, "seconds": time.perf_counter() - start}
+
+
 def main(chip: str, names: list[str]) -> None:
-    """Prints a line of JSON for each contestant."""
+    """Prints a line of JSON for each row."""
     with tempfile.TemporaryDirectory() as folder:
         dump = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true --xla_jf_dump_llo_pass_label_regex=final"
         os.environ["LIBTPU_INIT_ARGS"] = dump
         device = topology.devices(f"{chip}:2x2")[0]
-        for contestant in contestants():
-            if not names or contestant.name in names:
-                try:
-                    with described.emptied(Path(folder)):
-                        result = compiled(contestant, device, Path(folder))
-                except jax.errors.JaxRuntimeError as error:
-                    result = {"name": contestant.name, "refused": str(error).splitlines()[0]}
-                print(json.dumps(result), flush=True)
+        rows = {one.name: functools.partial(compiled, one, device, Path(folder)) for one in contestants()}
+        rows |= {name: functools.partial(by_xla, name, device) for name in BY_XLA}
+        for name in [name for name in rows if not names or name in names]:
+            try:
+                with described.emptied(Path(folder)):
+                    result = rows[name]()
+            except jax.errors.JaxRuntimeError as error:
+                result = {"name": name, "refused": str(error).splitlines()[0]}
+            print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def digest(spec: str, dtype: str, mask: Mask, device: jax.Device) -> str:
     def loss(params: dict[str, jax.Array], *arrays: jax.Array) -> jax.Array:
         return attention.attend(spec, params, *arrays, mask=mask, implementation="pallas").astype("float32").sum()
 
-    shapes = described.parameters(spec, HEADS, WIDTH), *((1, TOKENS, HEADS, WIDTH),) * 3
+    shapes = described.shapes(spec, TOKENS, HEADS, WIDTH)
     with mesh.compiled_for(device):
         traced = jax.jit(jax.grad(loss, (0, 1, 2, 3))).trace(*described.arrays(shapes, dtype, device))
     text = re.sub(r"0x[0-9a-f]+|\S*attention/kernels\S*", "", str(traced.jaxpr))

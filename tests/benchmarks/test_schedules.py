@@ -169,7 +169,7 @@ def test_a_row_that_is_not_there_is_refused_before_anything_is_compiled(refused)
 def compiled(monkeypatch):
     """Pretends that there is a compiler, which gives each of the wanted rows so many bundles."""
 
-    def compiled(module, chip, names):
+    def compiled(chip, names):
         regions = [{"slots": [0] * len(bundles.SLOTS)}]
         for name in names or ("splash(512)", "alibi"):
             yield {"name": name, "kernels": [{"name": "pair", "regions": regions, "tokens": {"1024": {"bundles": 5}}}]}
