@@ -6,7 +6,6 @@ Steps with and without a save in progress take turns within a process, round by 
 """
 
 import argparse
-import statistics
 import sys
 from typing import Any
 
@@ -41,11 +40,11 @@ def saving(overrides: list[str], rounds: int, seconds: float) -> dict[str, Any]:
     config, _ = loading.resolve("configs/vit_digits.py", parse(overrides)[1])
     with silent_training(config) as training:
         steps = max(2, round(seconds / training.take(3)))
-        times = [_round(training, steps) for _ in range(rounds + 1)][1:]
-    ratios = [row["step while saving"] / row["step"] for row in times]
-    medians = {name: statistics.median(row[name] for row in times) for name in times[0]}
-    size = measure.bytes_of(training.state)
-    return {"state_bytes": size, "steps": steps, "seconds": medians, "while_saving_over_alone": spread_of(ratios)}
+        first, *rounds = [_round(training, steps) for _ in range(rounds + 1)]
+    times = {name: [row[name] for row in rounds] for name in first}
+    ratio, size = spread_of(times, "step while saving", "step"), measure.bytes_of(training.state)
+    seconds = measure.medians(times)
+    return {"state_bytes": size, "steps": steps, "seconds": seconds, "while_saving_over_alone": ratio}
 
 
 def _round(training: SilentTraining, steps: int) -> dict[str, float]:

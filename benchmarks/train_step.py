@@ -100,13 +100,13 @@ def training_against_step(training: "SilentTraining", rounds: int, steps: int) -
         calls = measure.seconds(lambda: training.bare(rows, most), -(-steps // most))
         times["step"].append(calls / most)
         times["loop"].append(training.take(steps))
-    ratios = [b / a for a, b in zip(times["step"], times["loop"], strict=True)]
-    return {"seconds": measure.medians(times), "loop_over_step": spread_of(ratios)}
+    return {"seconds": measure.medians(times), "loop_over_step": spread_of(times, "loop", "step")}
 
 
-def spread_of(ratios: list[float]) -> dict[str, float]:
-    """Computes the median, the least and the greatest of ratios."""
-    return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
+def spread_of(times: measure.Times, name: str, baseline: str) -> dict[str, float]:
+    """Computes the median, the least and the greatest ratio of the rounds."""
+    ratio = measure.ratio(times, name, baseline)
+    return {"median": ratio["median"], "min": ratio["least"], "max": ratio["greatest"]}
 
 
 ENDLESS = {"length": "1000000000 steps", "eval_every": "0 steps", "checkpoint_every": "0 steps"}
@@ -173,9 +173,7 @@ def stacks(config: Config, others: list[str], rounds: int, steps: int) -> dict[s
         drawn = [next(batches) for _ in range(steps)]
         for name in names:
             seconds[name].append(_timed(contestants[name], drawn, INPUTS[config.model.name], losses[name]))
-    ratios = {
-        name: statistics.median(b / a for a, b in zip(seconds["bench"], seconds[name], strict=True)) for name in names
-    }
+    ratios = {name: measure.ratio(seconds, name, "bench")["median"] for name in names}
     work = config.data.batch_size * task.cost().training
     best = {name: statistics.median(values[1:] or values) for name, values in seconds.items()}
     units = {"unit": task.unit, "units_a_step": config.data.batch_size * task.units_per_example}
