@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import importlib
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,7 +23,6 @@ from analysis.tables import plain_markdown
 from benchmarks import measure
 from benchmarks.train_step import COMPILED, plain_step
 from models.gpt import GPT
-from models.published import pretrained
 from train import cli, loading, losses
 from train.config.schema import Config
 from train.generation.decoding import Sampling, generate
@@ -66,27 +64,25 @@ def main(flags: argparse.Namespace) -> measurements.Measured:
     model = config.model.build(flags.vocabulary, max(flags.length, flags.prompt + flags.tokens))
     params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
     result |= {"model": dataclasses.asdict(config.model), "parameters": sum(x.size for x in jax.tree.leaves(params))}
-    with tempfile.TemporaryDirectory() as folder:
-        theirs = f"{folder}/llama"
-        pretrained.export(theirs, config.model, params, length=model.length)
-        if "decoding" in flags.parts:
-            result |= {"prompt": flags.prompt, "tokens": flags.tokens, "decoding": []}
-            for row in decodings(model, params, theirs, flags):
-                result["decoding"].append(row)
-                yield result, table(result["decoding"][-1:])
-        if "training" in flags.parts:
-            result["training"] = training(config, model, params, theirs, flags)
-            yield result, training_table(result["training"])
+    if "decoding" in flags.parts:
+        result |= {"prompt": flags.prompt, "tokens": flags.tokens, "decoding": []}
+        for row in decodings(model, params, flags):
+            result["decoding"].append(row)
+            yield result, table(result["decoding"][-1:])
+    if "training" in flags.parts:
+        result["training"] = training(config, model, params, flags)
+        yield result, training_table(result["training"])
 
 
-def decodings(model: GPT, params: dict, theirs: str, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def decodings(model: GPT, params: dict, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yields for each batch the contestants' tokens per second, the opponents' ratios, and the speed of our steps.
 
     A step writes one token per sequence; its time includes its share of reading the prompts. It reads the bytes of all
     weights; those of the caches, which are fewer, are not counted.
     """
     calls = {"bench": ours(model, params)} | {
-        name: twins().decoding_of(twins().load(theirs), name.endswith(COMPILED)) for name in flags.against or ()
+        name: twins().decoding_of(twins().loaded(params, model), name.endswith(COMPILED))
+        for name in flags.against or ()
     }
     roof, weights = measure.Roof.measured(jnp.float32), measure.bytes_of(params)
     for batch in flags.batches:
@@ -129,11 +125,11 @@ def ratios(times: measure.Times) -> dict[str, measure.Ratio]:
     return {name: measure.ratio(times, name, "bench") for name in times if name != "bench"}
 
 
-def training(config: Config, model: GPT, params: dict, theirs: str, flags: argparse.Namespace) -> dict[str, Any]:
+def training(config: Config, model: GPT, params: dict, flags: argparse.Namespace) -> dict[str, Any]:
     """Measures steps of plain AdamW on the same batch, without dropout: tokens per second, ratios and losses."""
     rate = config.optimizer.learning_rate
     steps = {"bench": step_here(config, model, params)} | {
-        name: twins().make_step(theirs, rate, name.endswith(COMPILED)) for name in flags.against or ()
+        name: twins().make_step(params, model, rate, name.endswith(COMPILED)) for name in flags.against or ()
     }
     read = tokens_of(model, flags.sequences, flags.length)
     targets = np.roll(read, -1, axis=1)

@@ -24,7 +24,6 @@ from benchmarks.device.models import BENCH, COMPILED, EAGER, LLAMA, SMALL
 from benchmarks.device.timing import Event
 from benchmarks.train_step import SilentTraining, silent_training, training_against_step
 from models.gpt import GPT
-from models.published import pretrained
 from train import loading
 from train.config.schema import Config
 from train.dry_run.dry import blank_task
@@ -208,24 +207,21 @@ def prepare_decoding(batch: int, tiny: bool) -> Callable[[], Row]:
 
 
 def prepare_transformers(name: str, batch: int, tiny: bool) -> Callable[[], Row]:
-    """Writes the model for transformers, and makes a function that loads it, compiles, and measures decoding.
+    """Draws the model, and makes a function that loads it into transformers, compiles, and measures decoding.
 
     The function does all of that in one thread, since PyTorch's CUDA graphs belong to the thread that makes them.
     """
     what = f"decoding in {name}"
     for package in ("torch", "transformers"):
         need(package, what)
-    folder = tempfile.TemporaryDirectory()
     model, params = drawn_llama(tiny)
-    pretrained.export(f"{folder.name}/llama", model.config, params, length=model.length)
 
     def measured() -> Row:
         import torch
 
         from benchmarks.peers import llama_torch
 
-        with folder:
-            theirs = llama_torch.load(f"{folder.name}/llama", torch.bfloat16)
+        theirs = llama_torch.loaded(params, model, torch.bfloat16)
         theirs = theirs.to("cuda" if torch.cuda.is_available() else "cpu")
         decode = llama_torch.decoding_of(theirs, STACKS[name] == COMPILED)
         decode(*asked(model, batch, tiny))

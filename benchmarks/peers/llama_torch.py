@@ -17,25 +17,25 @@ from models.published import pretrained
 class TorchLlama(nn.Module):
     """A Llama that returns the logits alone."""
 
-    def __init__(self, folder: str):
+    def __init__(self, model: LlamaForCausalLM):
         super().__init__()
-        self.model = load(folder)
+        self.model = model
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Computes logits (B, T, vocabulary) from tokens (B, T)."""
         return self.model(tokens, use_cache=False).logits
 
 
-def load(folder: str, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
-    """Loads a model with PyTorch's fused attention."""
-    return LlamaForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
+def loaded(params: Params, model: GPT, dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
+    """Makes the same model with PyTorch's fused attention, passing the parameters through a folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        pretrained.export(f"{folder}/llama", model.config, params, length=model.length)
+        return LlamaForCausalLM.from_pretrained(f"{folder}/llama", dtype=dtype, attn_implementation="sdpa")
 
 
 def twin(params: Params, model: GPT) -> nn.Module:
-    """Makes a model's twin in training mode, passing the parameters through a folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        pretrained.export(f"{folder}/llama", model.config, params, length=model.length)
-        return TorchLlama(f"{folder}/llama").train()
+    """Makes a model's twin in training mode."""
+    return TorchLlama(loaded(params, model)).train()
 
 
 def decoding_of(model: LlamaForCausalLM, compiled: bool) -> Callable[[np.ndarray, int], np.ndarray]:
@@ -61,6 +61,8 @@ def _compiled(device: str) -> dict[str, Any]:
     return {"cache_implementation": "static", "compile_config": compile_config}
 
 
-def make_step(folder: str, learning_rate: float, compiled: bool) -> Callable[[np.ndarray, np.ndarray], float]:
+def make_step(
+    params: Params, model: GPT, learning_rate: float, compiled: bool
+) -> Callable[[np.ndarray, np.ndarray], float]:
     """Makes a step of AdamW: a function of tokens and next tokens, both (B, T), that returns the loss."""
-    return training_step(TorchLlama(folder).train(), learning_rate, weight_decay=0.0, compiled=compiled)
+    return training_step(twin(params, model), learning_rate, weight_decay=0.0, compiled=compiled)
