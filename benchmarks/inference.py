@@ -87,10 +87,8 @@ def whole_pass(task: str, spec: str, heads: int, batch: int, flags: argparse.Nam
 
 def config_of(task: str, spec: str, heads: int, precision: str) -> Config:
     """Makes the config of a task with one mechanism in all layers."""
-    plain = loading.load(f"configs/{task}.py:{spec}").to_dict()
-    plain["model"]["heads"] = heads
-    plain["train"]["precision"] = precision
-    return loading.validate(plain)
+    overrides = {"model.heads": str(heads), "train.precision": precision}
+    return loading.resolve(f"configs/{task}.py:{spec}", overrides)[0]
 
 
 def images(config: Config, samples: int, *, side: int, channels: int, classes: int) -> tuple[nn.Module, Inputs]:

@@ -38,7 +38,7 @@ PAPER = {
 DIMS = ("2", "16", "None")
 SPECS = ("dot_product", *(f"neural(dim={dim}){rest}" for dim in DIMS for rest in ("|dot_product", "")))
 CONFIGS = {"gpt": "configs/gpt_wikitext103.py", "vit": "configs/vit_cifar_neural.py"}
-PLAIN = {"embedding_dropout": 0.0, "dropout": 0.0, "attention_dropout": 0.0}
+PLAIN = {"model.embedding_dropout": "0.0", "model.dropout": "0.0", "model.attention_dropout": "0.0"}
 VOCABULARY, CONTEXT, CLASSES, SIDE = 28_996, 1024, 10, 224
 GB = 1e9
 
@@ -83,10 +83,10 @@ def rows(model: str, flags: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def program(model: str, spec: str, flags: argparse.Namespace) -> measure.Program:
     """Compiles loss and gradient of one batch."""
-    section = loading.load(CONFIGS[model]).to_dict()
-    section["train"]["precision"] = flags.precision
-    section["model"] |= PLAIN | {"attention": spec, "implementation": flags.implementation, "remat": flags.remat}
-    network, inputs, labels = {"gpt": _gpt, "vit": _vit}[model](loading.validate(section), flags.batch)
+    given = {"model.implementation": flags.implementation, "model.remat": flags.remat}
+    given |= PLAIN | {"train.precision": flags.precision}
+    config, _ = loading.resolve(f"{CONFIGS[model]}:{spec}", given)
+    network, inputs, labels = {"gpt": _gpt, "vit": _vit}[model](config, flags.batch)
     params = jax.jit(network.init)(jax.random.key(0), inputs)
 
     def loss(params, inputs, labels):

@@ -30,7 +30,6 @@ from train.tasks import Task
 BENCH, EAGER, COMPILED = "bench", "PyTorch", "PyTorch compiled"
 BATCH, TOY_BATCH = 256, 2  # images in a forward pass, and examples at toy sizes
 WHILE, MOST = 1.0, 100  # seconds for consecutive steps, and their highest number
-PLAIN = {f"model.{name}": str(rate) for name, rate in layers.PLAIN.items()}
 STEADY = {"optimizer.schedule": "constant", "optimizer.warmup": "0 steps", "optimizer.clip": "0.0"}
 SMALL = {"model.depth": "2", "model.width": "32", "model.heads": "8", "model.mlp": "24"}
 SHORT = {"data.context": "8"}
@@ -70,7 +69,7 @@ class Trained:
     def config(self, spec: str, batch: int, tiny: bool) -> Config:
         """Resolves the config of a mechanism and a batch."""
         sizes = {"data.batch_size": str(batch), "train.precision": "bfloat16"}
-        sizes |= PLAIN | STEADY | self.sizes | (SMALL | self.toy if tiny else {})
+        sizes |= layers.PLAIN | STEADY | self.sizes | (SMALL | self.toy if tiny else {})
         return loading.resolve(f"{self.file}:{spec}", sizes)[0]
 
 
