@@ -155,9 +155,17 @@ class Rectified(ByUnits):
         return rows + mean[:, :, None], columns - mean[..., None]
 
     def columns_of(self, x: jax.Array, weights: Weights) -> jax.Array:
-        """Gives −b_m and Σ w_m b_m + c, `(B, N, M + 1, C)`, from b_m and each head's weights."""
+        """Gives −b_m and Σ w_m b_m + c, `(B, N, M + 1, C)`, from b_m and each head's weights.
+
+        Where no unit is positive, the terms cancel to c but for their rounding. The second ReLU would take that for
+        positive where c is 0, as in fresh weights; so as much is taken away before it.
+        """
         mixing, offset, _ = self._named(weights)
-        mixed = (mixing[None, ..., None] * x).sum(-2, keepdims=True) + offset[None, :, None, None]
+        terms = mixing[None, ..., None] * x
+        mixed = terms.sum(-2, keepdims=True) + offset[None, :, None, None]
+        if len(self.network.units) > 1:
+            rounding = (self.units + 2) * float(jnp.finfo(x.dtype).eps)
+            mixed -= rounding * jnp.abs(terms).sum(-2, keepdims=True)
         return jnp.concatenate([-x, mixed], -2)
 
     def _named(self, weights: Weights) -> tuple[jax.Array, jax.Array, jax.Array]:

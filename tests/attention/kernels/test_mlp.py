@@ -114,6 +114,13 @@ def test_interpreted_equals_xla_with_all_gradients_to_ten_digits(case, x64):
     assert_close(outcome(output(interpreted, **options), arrays), outcome(output(all_pairs, **options), arrays), 1e-10)
 
 
+def test_a_bias_of_zero_has_no_gradient_from_pairs_of_which_no_unit_is_positive():
+    arrays = inputs((2, 1))
+    ((kernel, bias),) = arrays["layers"]
+    arrays["layers"] = ((kernel, jnp.zeros_like(bias)),)
+    assert_close(outcome(output(interpreted), arrays), outcome(output(all_pairs), arrays), 1e-5)
+
+
 @pytest.mark.more
 @pytest.mark.parametrize("units", [(2, 1), more((3, 2))])
 def test_in_parts_and_groups_equals_xla(units, monkeypatch, x64):
