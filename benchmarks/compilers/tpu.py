@@ -92,7 +92,7 @@ def of_pairs(spec: str) -> Contestant:
     """Makes a contestant of the kernels made from a mechanism's `pair`, whose loops visit a tile of rows' tiles."""
 
     def trips(kernel, tokens):
-        turned = "d_key" in kernel
+        turned = "pair_d" in kernel and "query" not in kernel
         rows, across = fused.tpu.block_sizes(tokens, tokens)[:: -1 if turned else 1]
         return dataclasses.replace(causal(tokens, rows, across, turned), steps=tokens // rows)
 

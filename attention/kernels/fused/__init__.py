@@ -2,8 +2,9 @@
 
 `Score.pair` is taken apart (`programs`): what depends on one token alone is computed before, by XLA. A kernel has the
 rows of one tile, passes over the columns, and lowers the rest of the program to planes of (rows, columns) (`planes`).
-Rows are queries in the forward pass, and in that for the gradients of queries and parameters; they are keys in the one
-for the gradients of keys and values. Each sum has one order, so results are the same every time.
+Rows are queries in the forward pass, and keys in the backward pass. There a TPU, which takes a head's tiles of keys one
+after another, sums the gradients of queries too, if they fit in its fast memory; else another pass has queries as rows.
+Each sum has one order, so results are the same every time.
 """
 
 import functools
@@ -283,21 +284,23 @@ def _backward(plan: FusedPlan, residuals: Any, gradient: jax.Array) -> tuple[Fus
     parts = _gradient(plan.parts)
     given = _before(parts, (BOTH, *plan.parts.kinds), (None, *arrays.given), rules.numbers.shape[1])
     found: dict[int, jax.Array] = {}
-    for by_key, name in ((False, "pair_d_query"), (True, "pair_d_key")):
+    kinds, one = plan.parts.kinds, _in_one_pass(plan, arrays)
+    for by_key, name in ((True, "pair_d_all"),) if one else ((False, "pair_d_query"), (True, "pair_d_key")):
         tile = Pass(plan, parts, given, rules, by_key=by_key)
         for what, x in {"row": row, "through_sum": through_sum, "gradient": scaled}.items():
             tile.add(what, x, ROWS)
         tile.add("value", arrays.value, COLUMNS)
-        outputs = {
-            i: output for output, i in enumerate(plan.parts.learned, 1) if by_key == (COLUMNS in plan.parts.kinds[i])
-        }
-        widths = [tile.width(plan.parts.size(i)) for i in outputs]
-        widths += [tile.width(arrays.value.shape[-1])] * by_key
-        kernel = functools.partial(backward_kernel, list(outputs.values()), widths)
-        results = tile.launch(name, kernel, [(width, plan.sums) for width in widths])
+        outputs = {i: output for output, i in enumerate(plan.parts.learned, 1)}
+        of_columns = [i for i in outputs if one and ROWS in kinds[i]]
+        of_rows = [i for i in outputs if i not in of_columns and (one or by_key == (COLUMNS in kinds[i]))]
+        widths = [tile.width(plan.parts.size(i)) for i in of_rows] + [tile.width(arrays.value.shape[-1])] * by_key
+        numbers = [outputs[i] for i in of_rows], widths, [outputs[i] for i in of_columns]
+        sums = [plan.parts.size(i) for i in of_columns]
+        kernel = functools.partial(backward_kernel, *numbers)
+        results = tile.launch(name, kernel, [(width, plan.sums) for width in widths], sums)
         if by_key:
-            d_value = _to(arrays.value, results.pop()[..., : arrays.value.shape[-1]])
-        for i, x in zip(outputs, results, strict=True):
+            d_value = _to(arrays.value, results.pop(len(of_rows))[..., : arrays.value.shape[-1]])
+        for i, x in zip(of_rows + of_columns, results, strict=True):
             found[i] = _to(arrays.given[i], x[..., : plan.parts.size(i)])
     spread = jax.tree.map(lambda x: jnp.broadcast_to(x, row.shape), arrays.normaliser)
     normaliser = plan.normaliser.parameter_gradients(spread, row, through_sum)
@@ -307,6 +310,13 @@ def _backward(plan: FusedPlan, residuals: Any, gradient: jax.Array) -> tuple[Fus
 
 
 _attend.defvjp(_forward, _backward)
+
+
+def _in_one_pass(plan: FusedPlan, arrays: FusedArrays) -> bool:
+    """Tells whether one kernel has all gradients: not on GPUs, and if fast memory holds those of the queries."""
+    width = sum(map(plan.parts.size, plan.parts.of(ROWS)))
+    held = tpu.bytes_of((plan.queries, 2 * width + arrays.value.shape[-1]))
+    return plan.platform != "gpu" and held <= tpu.MOST_HELD
 
 
 def _to(x: jax.Array, gradient: jax.Array) -> jax.Array:

@@ -148,37 +148,42 @@ class Planes:
             return ()
         return tuple(size if side in value.sides else 1 for size, side in zip(self.shape, (ROWS, COLUMNS), strict=True))
 
-    def over_columns(self, value: Value) -> jax.Array:
-        """Sums every item over the columns: `(rows, 1)` of a number, and `(rows, width)` of a vector."""
+    def summed(self, value: Value, axis: int) -> jax.Array:
+        """Sums every item over the columns (axis 1), as `(rows, width)`, or over the rows (0), as `(width, columns)`.
+
+        The width of a number is 1.
+        """
         if not value.shape:
-            return self.plane(value.item()).sum(1, keepdims=True)
+            return self.plane(value.item()).sum(axis, keepdims=True)
         if value.name in ("add", "add_any") and all(x.shape == value.shape for x in value.inputs):
-            first, second = map(self.over_columns, value.inputs)
+            first, second = (self.summed(x, axis) for x in value.inputs)
             return first + second
         if value.name == "neg":
-            return -self.over_columns(value.inputs[0])
+            return -self.summed(value.inputs[0], axis)
         if (factors := _factors(value)) is not None:
-            return self._outer(*factors)
-        return self._by_items(value)
+            return self._outer(*factors, axis)
+        return self._by_items(value, axis)
 
-    def _outer(self, planes: list[Value], vectors: list["Given"]) -> jax.Array:
-        """Sums planes times a vector over the columns, as a product if the vector is that of the columns."""
+    def _outer(self, planes: list[Value], vectors: list["Given"], axis: int) -> jax.Array:
+        """Sums planes times a vector over an axis, as a product if the vector lies along it."""
         plane = self.plane(functools.reduce(operator.mul, (x.item() for x in planes)))
-        by_column = [x for x in vectors if COLUMNS in x.sides]
-        if by_column:
-            return self.product(plane, by_column[0].whole(), (1, 1), rounds=True)
-        return plane.sum(1, keepdims=True) * vectors[0].whole().astype(plane.dtype)
+        vector = vectors[0].whole()
+        if (ROWS, COLUMNS)[axis] not in vectors[0].sides:
+            return plane.sum(axis, keepdims=True) * vector.astype(plane.dtype)
+        if axis:
+            return self.product(plane, vector, (1, 1), rounds=True)
+        return self.product(vector, plane.astype(vector.dtype), (0, 0))
 
-    def _by_items(self, value: Value) -> jax.Array:
+    def _by_items(self, value: Value, axis: int) -> jax.Array:
         self.prime(value)
         width = self.width(math.prod(value.shape))
-        units = jax.lax.broadcasted_iota(jnp.int32, (1, width), 1)
+        units = jax.lax.broadcasted_iota(jnp.int32, (1, width) if axis else (width, 1), axis)
 
         def item(number: Any) -> jax.Array:
-            total = self.plane(value.item(_unflat(number, value.shape))).sum(1, keepdims=True)
+            total = self.plane(value.item(_unflat(number, value.shape))).sum(axis, keepdims=True)
             return jnp.where(units == number, total, 0)
 
-        start = jnp.zeros((self.shape[0], width), value.dtype)
+        start = jnp.zeros((self.shape[0], width) if axis else (width, self.shape[1]), value.dtype)
         return self.fold(math.prod(value.shape), item, operator.add, start)
 
     def prime(self, value: Value) -> None:

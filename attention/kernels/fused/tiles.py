@@ -99,34 +99,52 @@ class Pass:
         self.arrays[name] = x
         self.sides[name] = side
 
-    def launch(self, name: str, kernel: Callable, outputs: Sequence[tuple[int, Any]]) -> list[jax.Array]:
-        """Runs a kernel for every sequence, head and tile of rows; outputs are given by width and dtype."""
+    def launch(
+        self, name: str, kernel: Callable, outputs: Sequence[tuple[int, Any]], sums: Sequence[int] = ()
+    ) -> list[jax.Array]:
+        """Runs a kernel for every sequence, head and tile of rows.
+
+        Args:
+          name: The kernel's name.
+          kernel: From the tiles, and references to sums over all rows of a head, to the outputs of the rows.
+          outputs: The width and dtype of each output.
+          sums: The width of each sum `(B, N, columns, width)`; they follow the outputs.
+        """
         from jax.experimental import pallas as pl  # takes longer to import than JAX
 
-        rows, names = self.block[0], list(self.arrays)
-        place = functools.partial(_place, self.heads)
-        inputs = [self._spec(pl, name, place) for name in names]
+        (rows, columns), names, lead = self.block, list(self.arrays), (self.batch, self.heads)
+        inputs = [self._spec(pl, name, functools.partial(_place, self.heads)) for name in names]
         out = [pl.BlockSpec((None, None, rows, width), lambda b, n, i: (b, n, i, 0)) for width, _ in outputs]
+        shapes = [jax.ShapeDtypeStruct((*lead, self.padded[0], width), dtype) for width, dtype in outputs]
+        for width in sums:  # tile by tile, as arrays of columns are
+            tiles = self.padded[1] // columns, width, columns
+            out.append(pl.BlockSpec((None, None, *tiles), lambda b, n, i: (b, n, 0, 0, 0)))
+            shapes.append(jax.ShapeDtypeStruct((*lead, *tiles), self.plan.sums))
 
         def body(*refs: Any) -> None:
-            tiles = Tiles(self, dict(zip(names, refs, strict=False)), pl.program_id(2), pl)
-            results = kernel(tiles)
-            for ref, x in zip(refs[len(names) :], results, strict=True):
+            given, made, summed = refs[: len(names)], refs[len(names) :][: len(outputs)], refs[len(refs) - len(sums) :]
+            tiles = Tiles(self, dict(zip(names, given, strict=True)), pl.program_id(2), pl)
+
+            for ref in summed:
+                pl.when(tiles.i == 0)(functools.partial(_clear, ref))
+            for ref, x in zip(made, kernel(tiles, summed), strict=True):
                 ref[...] = x.astype(ref.dtype)
 
+        blocks = [spec.block_shape[2:] for spec in (*inputs, *out)]
         call = pl.pallas_call(
             body,
-            grid=(self.batch, self.heads, self.padded[0] // rows),
+            grid=(*lead, self.padded[0] // rows),
             in_specs=inputs,
             out_specs=out,
-            out_shape=[
-                jax.ShapeDtypeStruct((self.batch, self.heads, self.padded[0], width), dtype) for width, dtype in outputs
-            ],
+            out_shape=shapes,
             interpret=self.plan.platform == "interpret",
-            compiler_params=_options(self.plan.platform, [spec.block_shape[2:] for spec in (*inputs, *out)]),
+            compiler_params=_options(self.plan.platform, blocks, bool(sums)),
             name=name,
         )
-        return [x[:, :, : self.lengths[0]] for x in call(*self.arrays.values())]
+        found = call(*self.arrays.values())
+        of_rows, of_columns = found[: len(outputs)], found[len(outputs) :]
+        of_columns = [x.swapaxes(3, 4).reshape(*lead, -1, x.shape[3])[:, :, : self.lengths[1]] for x in of_columns]
+        return [x[:, :, : self.lengths[0]] for x in of_rows] + of_columns
 
     def _spec(self, pl: Any, name: Any, place: Callable) -> Any:
         x, side = self.arrays[name], self.sides[name]
@@ -139,13 +157,17 @@ class Pass:
         return pl.BlockSpec((None, None, *block), where)
 
 
-def _options(platform: str, blocks: Sequence[tuple[int, ...]]) -> Any:
+def _clear(ref: Any) -> None:
+    ref[...] = jnp.zeros_like(ref)
+
+
+def _options(platform: str, blocks: Sequence[tuple[int, ...]], ordered: bool) -> Any:
     """Gives the compiler's options; those for a GPU also choose Triton, for JAX has two ways to lower a kernel."""
     if platform == "gpu":
         from jax.experimental.pallas import triton
 
         return triton.CompilerParams(num_warps=8, num_stages=2)  # with 4 warps, registers spill
-    return tpu.options(blocks) if platform == "tpu" else None
+    return tpu.options(blocks, ordered) if platform == "tpu" else None
 
 
 def _place(heads: int, lead: tuple[int, int], moves: bool, rest: int, b: Any, n: Any, i: Any) -> tuple[Any, ...]:
@@ -292,7 +314,7 @@ def _picked(x: jax.Array, number: Any, axis: int) -> jax.Array:
     return jnp.where(here, x.astype(score_dtype(x)), 0).sum(axis, keepdims=True)
 
 
-def forward_kernel(tiles: Tiles) -> tuple[jax.Array, jax.Array]:
+def forward_kernel(tiles: Tiles, sums: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
     """Computes the output of the rows, and the number from which their weights are made again."""
     plan, rows = tiles.plan, tiles.run.block[0]
 
@@ -310,8 +332,13 @@ def forward_kernel(tiles: Tiles) -> tuple[jax.Array, jax.Array]:
     return flash.finish(plan.normaliser, tiles.loop(step, carry), plan.rate)
 
 
-def backward_kernel(outputs: list[int], widths: list[int], tiles: Tiles) -> list[jax.Array]:
-    """Sums the gradients of what the rows have: outputs of the program, by number, and the values if rows are keys."""
+def backward_kernel(
+    outputs: list[int], widths: list[int], summed: list[int], tiles: Tiles, sums: Sequence[Any]
+) -> list[jax.Array]:
+    """Sums gradients: outputs of the program, by number, for the rows, and the values' if rows are keys.
+
+    The gradients `summed` are those of columns; they are added to `sums` for all rows, in their order.
+    """
     plan, (rows, _), by_key = tiles.plan, tiles.run.block, tiles.run.by_key
 
     def step(j: Any, carry: Any, masked: bool) -> Any:
@@ -324,7 +351,9 @@ def backward_kernel(outputs: list[int], widths: list[int], tiles: Tiles) -> list
         numbers = tiles.value("row", j), through, tiles.value("through_sum", j)
         weights, d_scores = flash.step_grad(plan.normaliser, scores, allowed, tiles.kept(j), *numbers)
         made.append(d_scores)
-        found = [planes.over_columns(results[number]) for number in outputs]
+        for ref, number in zip(sums, summed, strict=True):
+            ref[j] += planes.summed(results[number], 0)
+        found = [planes.summed(results[number], 1) for number in outputs]
         if by_key:
             found.append(tiles.product(weights, gradient, (1, 1), rounds=True))
         return [total + x for total, x in zip(carry, found, strict=True)]

@@ -7,26 +7,29 @@ from typing import Any
 from attention.kernels.loops.plan import even
 
 MOST_HELD = 2**25  # bytes of columns that a TPU's fast memory holds, twice
-OF_A_TILE = 2**25  # bytes for the arrays over a tile of 256 × 512: 64 of them
-WASTED = (1, 3, 5)  # blocks of 128 queries of which tiles of 256 would waste more than they save
+OF_A_TILE = 2**25  # bytes for the arrays over a tile of 512 × 512: 32 of them
+LARGEST = 512  # queries and keys of a tile
 
 
 def block_sizes(queries: int, keys: int) -> tuple[int, int]:
     """Chooses a tile's queries and keys, by the compiler's schedules.
 
-    With tiles of 128 × 128, both passes of a causal `alibi` take 0.067, 0.055 and 0.052 cycles a pair on a v5e, at
-    1,024, 4,096 and 16,384 tokens; of 256 × 256 0.051, 0.036 and 0.032; of 256 × 512 0.051, 0.031 and 0.026.
+    With tiles of 128 × 128, both passes of a causal `alibi` take 0.055, 0.042 and 0.039 cycles a pair on a v5e, at
+    1,024, 4,096 and 16,384 tokens; of 256 × 256 0.045, 0.030 and 0.026; of 512 × 512 0.046, 0.026 and 0.021.
     """
-    rows = 8 if queries <= 64 else 128 if -(-queries // 128) in WASTED else 256
-    return rows, even(keys, 512, 128)
+    return 8 if queries <= 64 else even(queries, LARGEST, 128), even(keys, LARGEST, 128)
 
 
-def options(blocks: Sequence[tuple[int, ...]]) -> Any:
-    """Gives the compiler's options for a kernel whose inputs and outputs have these blocks."""
+def options(blocks: Sequence[tuple[int, ...]], ordered: bool = False) -> Any:
+    """Gives the compiler's options for a kernel whose inputs and outputs have these blocks.
+
+    With `ordered` the tiles of a head's rows run one after another.
+    """
     from jax.experimental.pallas import tpu as pltpu
 
     held = 2 * sum(map(bytes_of, blocks))  # two of each, so that one is loaded meanwhile
-    return pltpu.CompilerParams(dimension_semantics=("parallel",) * 3, vmem_limit_bytes=held + OF_A_TILE)
+    order = "parallel", "parallel", "arbitrary" if ordered else "parallel"
+    return pltpu.CompilerParams(dimension_semantics=order, vmem_limit_bytes=held + OF_A_TILE)
 
 
 def bytes_of(block: tuple[int, ...]) -> int:
