@@ -24,6 +24,10 @@ _SOURCE = jax.ShapeDtypeStruct((_TOKENS, SIZES.model), jnp.float32)
 _PLACE = jax.ShapeDtypeStruct((), jnp.int32)
 
 
+class Mistake(UsageError):
+    """A method of a mechanism that cannot be called, or that fails, whatever the sizes are."""
+
+
 class Declared(dict):
     """The arrays of a mechanism; reading one that it has not declared raises an error that names it."""
 
@@ -32,7 +36,7 @@ class Declared(dict):
         self.title = title
 
     def __missing__(self, name: str) -> Any:
-        raise unknown(f"parameter of {self.title}", name, self)
+        raise Mistake(str(unknown(f"parameter of {self.title}", name, self)))
 
 
 def check_definition(mixer: Any) -> None:
@@ -97,6 +101,8 @@ def reads_source(mixer: Mixer) -> bool:
     try:
         shapes = {name: jax.ShapeDtypeStruct(p.shape, jnp.float32) for name, p in mixer.arrays(SIZES).items()}
         program = jax.make_jaxpr(functools.partial(_prepare, mixer))(shapes, *_inputs(mixer), _SOURCE).jaxpr
+    except Mistake:
+        raise
     except UsageError:  # of these sizes
         return False
     return any(program.invars[-1] in equation.invars for equation in program.eqns)
@@ -163,6 +169,8 @@ def _check_pair(
         raise UsageError(f"{name} defines no pair(self, params, query, key, at), the score of one query and one key.")
     try:
         prepared = _prepare(score, params, query, key, source)
+    except Mistake:
+        raise
     except UsageError:  # it is not for these sizes
         return
     query, key = jax.tree.map(lambda x: x[0, 0], prepared)
@@ -201,9 +209,9 @@ def _of_one_head(mixer: Mixer, params: Params) -> Declared:
 
 
 def _prepare(mixer: Mixer, params: Params, query: jax.Array, key: jax.Array, source: jax.Array) -> tuple[Any, Any]:
-    tokens = Tokens(0, source)
-    read = mixer.prepare_query(params, query, tokens) if mixer.traits.reads_query else None
-    return read, mixer.prepare_key(params, key, tokens) if mixer.traits.reads_key else None
+    params, tokens = Declared(type(mixer).__name__, params), Tokens(0, source)
+    read = _called(mixer, "prepare_query", params, query, tokens) if mixer.traits.reads_query else None
+    return read, _called(mixer, "prepare_key", params, key, tokens) if mixer.traits.reads_key else None
 
 
 def _called(mixer: Mixer, method: str, *arguments: Any) -> Any:
@@ -214,14 +222,14 @@ def _called(mixer: Mixer, method: str, *arguments: Any) -> Any:
     except TypeError as error:
         wanted = ", ".join(inspect.signature(getattr(_base(mixer), method)).parameters)
         taken = ", ".join(inspect.signature(getattr(type(mixer), method)).parameters)
-        raise UsageError(f"{name}.{method} must take ({wanted}), but it takes ({taken}).") from error
+        raise Mistake(f"{name}.{method} must take ({wanted}), but it takes ({taken}).") from error
     try:
         found = call(*arguments)
         return found if method == "parameters" else jax.tree.map(jnp.asarray, found)
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError(f"{name}.{method} fails: {type(error).__name__}: {brief(error)}.") from error
+        raise Mistake(f"{name}.{method} fails: {type(error).__name__}: {brief(error)}.") from error
 
 
 def _base(mixer: Mixer) -> type[Mixer]:

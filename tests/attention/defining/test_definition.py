@@ -154,6 +154,18 @@ def made(base, **members):
             lambda: made(Score, pair=lambda self, params, query, key: query @ key),
             r"Mine.pair must take \(self, params, query, key, at\), but it takes \(self, params, query, key\)",
         ),
+        (
+            lambda: made(Score, pair=dot, prepare_key=lambda self, params, key, at: key @ jnp.ones(3)),
+            "Mine.prepare_key fails: TypeError: dot_general",
+        ),
+        (
+            lambda: made(Score, pair=dot, prepare_query=lambda self, params, query: query),
+            r"Mine.prepare_query must take \(self, params, query, at\), but it takes \(self, params, query\)",
+        ),
+        (
+            lambda: made(Score, pair=dot, prepare_query=lambda self, params, query, at: query * params["a"]),
+            "Unknown parameter of Mine 'a'. Valid: none",
+        ),
         (lambda: made(Recurrence, read=look), "Mine defines no write"),
         (lambda: made(Recurrence, write=add), "Mine defines no read"),
         (
