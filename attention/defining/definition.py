@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -25,9 +26,10 @@ _PLACE = jax.ShapeDtypeStruct((), jnp.int32)
 
 
 class Mistake(UsageError):
-    """A method of a mechanism that cannot be called, or that fails, whatever the sizes are."""
+    """A method of a mechanism that takes other arguments than it must, or that fails; unlike sizes that it refuses."""
 
 
+@jax.tree_util.register_pytree_node_class
 class Declared(dict):
     """The arrays of a mechanism; reading one that it has not declared raises an error that names it."""
 
@@ -37,6 +39,15 @@ class Declared(dict):
 
     def __missing__(self, name: str) -> Any:
         raise Mistake(str(unknown(f"parameter of {self.title}", name, self)))
+
+    def tree_flatten(self) -> tuple[list[Any], tuple[str, ...]]:
+        """Gives the arrays, and the title with their names."""
+        return [*self.values()], (self.title, *self)
+
+    @classmethod
+    def tree_unflatten(cls, names: tuple[str, ...], arrays: Sequence[Any]) -> "Declared":
+        """Takes what `tree_flatten` gave."""
+        return cls(names[0], dict(zip(names[1:], arrays, strict=True)))
 
 
 def check_definition(mixer: Any) -> None:

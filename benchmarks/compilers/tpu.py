@@ -92,8 +92,10 @@ def of_pairs(spec: str) -> Contestant:
     """Makes a contestant of the kernels made from a mechanism's `pair`, whose loops visit a tile of rows' tiles."""
 
     def trips(kernel, tokens):
-        turned = "pair_d" in kernel and "query" not in kernel
-        rows, across = fused.tpu.block_sizes(tokens, tokens)[:: -1 if turned else 1]
+        turned = "pair_d_all" in kernel
+        rows, across = (
+            fused.tpu.backward_sizes(tokens, tokens)[::-1] if turned else fused.tpu.block_sizes(tokens, tokens)
+        )
         return dataclasses.replace(causal(tokens, rows, across, turned), steps=tokens // rows)
 
     shapes = described.shapes(spec, COMPILED, HEADS, WIDTH)

@@ -221,8 +221,10 @@ def attend(call: Call, platform: str = "") -> tuple[jax.Array, None]:
     *batch, heads, queries, _ = call.scores_shape
     parts, kinds, inputs = _inputs(call)
     platform = platform or platform_here()
-    block = call.block or (GPU_BLOCK if platform == "gpu" else tpu.block_sizes(*call.scores_shape[-2:]))
+    lengths = call.scores_shape[-2:]
+    block = call.block or (GPU_BLOCK if platform == "gpu" else tpu.block_sizes(*lengths))
     plan = FusedPlan(
+        backward=call.block or tpu.backward_sizes(*lengths),
         parts=parts,
         normaliser=call.normaliser,
         segmented=call.mask.query_segments is not None,
@@ -265,7 +267,7 @@ def _attend(plan: FusedPlan, arrays: FusedArrays, rules: FusedRules) -> jax.Arra
 
 
 def _forward(plan: FusedPlan, arrays: FusedArrays, rules: FusedRules) -> tuple[jax.Array, Any]:
-    tile = Pass(plan, plan.parts, arrays.given, rules, by_key=False)
+    tile = Pass(plan, plan.parts, arrays.given, rules)
     tile.add("value", arrays.value, COLUMNS)
     if rules.counts is not None:
         tile.add("counts", rules.counts, ROWS)
@@ -283,25 +285,25 @@ def _backward(plan: FusedPlan, residuals: Any, gradient: jax.Array) -> tuple[Fus
     scaled = (gradient / (1 - plan.rate)).astype(gradient.dtype)
     parts = _gradient(plan.parts)
     given = _before(parts, (BOTH, *plan.parts.kinds), (None, *arrays.given), rules.numbers.shape[1])
-    found: dict[int, jax.Array] = {}
-    kinds, one = plan.parts.kinds, _in_one_pass(plan, arrays)
-    for by_key, name in ((True, "pair_d_all"),) if one else ((False, "pair_d_query"), (True, "pair_d_key")):
-        tile = Pass(plan, parts, given, rules, by_key=by_key)
-        for what, x in {"row": row, "through_sum": through_sum, "gradient": scaled}.items():
-            tile.add(what, x, ROWS)
+
+    def begun(by_key: bool, block: tuple[int, int]) -> Pass:
+        tile = Pass(plan, parts, given, rules, by_key, block)
+        for name, x in {"row": row, "through_sum": through_sum, "gradient": scaled}.items():
+            tile.add(name, x, ROWS)
         tile.add("value", arrays.value, COLUMNS)
-        outputs = {i: output for output, i in enumerate(plan.parts.learned, 1)}
-        of_columns = [i for i in outputs if one and ROWS in kinds[i]]
-        of_rows = [i for i in outputs if i not in of_columns and (one or by_key == (COLUMNS in kinds[i]))]
-        widths = [tile.width(plan.parts.size(i)) for i in of_rows] + [tile.width(arrays.value.shape[-1])] * by_key
-        numbers = [outputs[i] for i in of_rows], widths, [outputs[i] for i in of_columns]
-        sums = [plan.parts.size(i) for i in of_columns]
-        kernel = functools.partial(backward_kernel, *numbers)
-        results = tile.launch(name, kernel, [(width, plan.sums) for width in widths], sums)
-        if by_key:
-            d_value = _to(arrays.value, results.pop(len(of_rows))[..., : arrays.value.shape[-1]])
-        for i, x in zip(of_rows + of_columns, results, strict=True):
-            found[i] = _to(arrays.given[i], x[..., : plan.parts.size(i)])
+        return tile
+
+    kinds, learned = plan.parts.kinds, plan.parts.learned
+    of_queries, of_keys = ([i for i in learned if side in kinds[i]] for side in (ROWS, COLUMNS))
+    one = None if plan.platform == "gpu" else begun(True, plan.backward)
+    if one and one.held(map(plan.parts.size, of_queries)) <= tpu.MOST_SUMMED:
+        rows = [i for i in learned if i not in of_queries]
+        found, d_value = _gradients("pair_d_all", one, arrays, rows, of_queries)
+    else:
+        rows = [i for i in learned if i not in of_keys]
+        found, _ = _gradients("pair_d_query", begun(False, plan.block), arrays, rows)
+        others, d_value = _gradients("pair_d_key", begun(True, plan.block), arrays, of_keys)
+        found |= others
     spread = jax.tree.map(lambda x: jnp.broadcast_to(x, row.shape), arrays.normaliser)
     normaliser = plan.normaliser.parameter_gradients(spread, row, through_sum)
     normaliser = {name: x.sum((0, 2), keepdims=True) for name, x in normaliser.items()}
@@ -312,11 +314,19 @@ def _backward(plan: FusedPlan, residuals: Any, gradient: jax.Array) -> tuple[Fus
 _attend.defvjp(_forward, _backward)
 
 
-def _in_one_pass(plan: FusedPlan, arrays: FusedArrays) -> bool:
-    """Tells whether one kernel has all gradients: not on GPUs, and if fast memory holds those of the queries."""
-    width = sum(map(plan.parts.size, plan.parts.of(ROWS)))
-    held = tpu.bytes_of((plan.queries, 2 * width + arrays.value.shape[-1]))
-    return plan.platform != "gpu" and held <= tpu.MOST_HELD
+def _gradients(
+    name: str, tile: Pass, arrays: FusedArrays, of_rows: list[int], of_columns: Sequence[int] = ()
+) -> tuple[dict[int, jax.Array], Any]:
+    """Runs a kernel; gives the gradients of some arrays of the program, by number, and the values' if rows are keys."""
+    parts, width = tile.plan.parts, arrays.value.shape[-1]
+    outputs = {i: output for output, i in enumerate(parts.learned, 1)}
+    widths = [tile.width(parts.size(i)) for i in of_rows] + [tile.width(width)] * tile.by_key
+    kernel = functools.partial(backward_kernel, [outputs[i] for i in of_rows], widths, [outputs[i] for i in of_columns])
+    rows = [(width, tile.plan.sums) for width in widths]
+    results = tile.launch(name, kernel, rows, [parts.size(i) for i in of_columns])
+    d_value = _to(arrays.value, results.pop(len(of_rows))[..., :width]) if tile.by_key else None
+    numbers = zip((*of_rows, *of_columns), results, strict=True)
+    return {i: _to(arrays.given[i], x[..., : parts.size(i)]) for i, x in numbers}, d_value
 
 
 def _to(x: jax.Array, gradient: jax.Array) -> jax.Array:

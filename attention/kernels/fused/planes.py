@@ -2,8 +2,8 @@
 
 An array of the program is not stored: its items are computed when they are asked for, each as a plane, or as a column
 `(rows, 1)` or a row `(1, columns)` where it depends on one side alone. A sum over an array's axis is a loop over items.
-What is a matrix product is computed as one: contractions of rows with columns, and sums over columns of planes times
-columns. So nothing has three axes, and one lowering serves XLA, GPUs and TPUs.
+What is a matrix product is computed as one: contractions of rows with columns, and sums over columns or rows of planes
+times these. So nothing has three axes, and one lowering serves XLA, GPUs and TPUs.
 """
 
 import functools
@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
-from attention.kernels.fused.programs import COLUMNS, INNER, ROWS, bind, inline
+from attention.kernels.fused.programs import COLUMNS, INNER, ROWS, bind, inline, is_float
 
 UNROLLED = 8  # so many items are written out; more are a loop
 Index = tuple[Any, ...]
@@ -160,6 +160,9 @@ class Planes:
             return first + second
         if value.name == "neg":
             return -self.summed(value.inputs[0], axis)
+        if value.name == "broadcast_in_dim" and not value.inputs[0].shape:
+            total = self.summed(value.inputs[0], axis)
+            return jnp.broadcast_to(total, self._sums_shape(value, axis))
         if (factors := _factors(value)) is not None:
             return self._outer(*factors, axis)
         return self._by_items(value, axis)
@@ -168,6 +171,7 @@ class Planes:
         """Sums planes times a vector over an axis, as a product if the vector lies along it."""
         plane = self.plane(functools.reduce(operator.mul, (x.item() for x in planes)))
         vector = vectors[0].whole()
+        vector = vector if is_float(vector) else vector.astype(plane.dtype)
         if (ROWS, COLUMNS)[axis] not in vectors[0].sides:
             return plane.sum(axis, keepdims=True) * vector.astype(plane.dtype)
         if axis:
@@ -176,15 +180,18 @@ class Planes:
 
     def _by_items(self, value: Value, axis: int) -> jax.Array:
         self.prime(value)
-        width = self.width(math.prod(value.shape))
-        units = jax.lax.broadcasted_iota(jnp.int32, (1, width) if axis else (width, 1), axis)
+        shape = self._sums_shape(value, axis)
+        units = jax.lax.broadcasted_iota(jnp.int32, (1, shape[1]) if axis else (shape[0], 1), axis)
 
         def item(number: Any) -> jax.Array:
             total = self.plane(value.item(_unflat(number, value.shape))).sum(axis, keepdims=True)
             return jnp.where(units == number, total, 0)
 
-        start = jnp.zeros((self.shape[0], width) if axis else (width, self.shape[1]), value.dtype)
-        return self.fold(math.prod(value.shape), item, operator.add, start)
+        return self.fold(math.prod(value.shape), item, operator.add, jnp.zeros(shape, value.dtype))
+
+    def _sums_shape(self, value: Value, axis: int) -> tuple[int, int]:
+        width = self.width(math.prod(value.shape))
+        return (self.shape[0], width) if axis else (width, self.shape[1])
 
     def prime(self, value: Value) -> None:
         """Computes all numbers that a value needs, so that a loop over its items does not compute them again."""

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,12 +24,14 @@ class FusedPlan(KernelPlan):
     """The static part of a kernel of any function of a pair.
 
     Attributes:
+      backward: Queries and keys of a tile in a pass that has all gradients.
       parts: The program of a pair, taken apart.
       normaliser: How scores become weights.
       segmented: Whether there are segments.
       sums: The dtype of scores and sums.
     """
 
+    backward: tuple[int, int]
     parts: Parts
     normaliser: Normaliser
     segmented: bool
@@ -59,10 +61,18 @@ class Pass:
     Rows are queries, or with `by_key` keys; the names `rows` and `columns` of a program are turned round then.
     """
 
-    def __init__(self, plan: FusedPlan, parts: Parts, given: Sequence[Any], rules: FusedRules, by_key: bool):
+    def __init__(
+        self,
+        plan: FusedPlan,
+        parts: Parts,
+        given: Sequence[Any],
+        rules: FusedRules,
+        by_key: bool = False,
+        block: tuple[int, int] | None = None,
+    ):
         self.plan, self.parts, self.by_key = plan, parts, by_key
         lengths = (plan.keys, plan.queries) if by_key else (plan.queries, plan.keys)
-        self.block = plan.block[::-1] if by_key else plan.block
+        self.block = (block or plan.block)[:: -1 if by_key else 1]
         self.padded = tuple(-(-length // size) * size for length, size in zip(lengths, self.block, strict=True))
         self.lengths, self.batch = lengths, len(rules.numbers)
         self.heads = rules.numbers.shape[1]
@@ -100,34 +110,32 @@ class Pass:
         self.sides[name] = side
 
     def launch(
-        self, name: str, kernel: Callable, outputs: Sequence[tuple[int, Any]], sums: Sequence[int] = ()
+        self, name: str, kernel: Callable, outputs: Sequence[tuple[int, Any]], totals: Sequence[int] = ()
     ) -> list[jax.Array]:
         """Runs a kernel for every sequence, head and tile of rows.
 
         Args:
           name: The kernel's name.
-          kernel: From the tiles, and references to sums over all rows of a head, to the outputs of the rows.
-          outputs: The width and dtype of each output.
-          sums: The width of each sum `(B, N, columns, width)`; they follow the outputs.
+          kernel: From the tiles to the outputs of the rows; it adds to `Tiles.totals`.
+          outputs: The width and dtype of each output `(B, N, rows, width)`.
+          totals: The width of each sum over all rows `(B, N, columns, width)`; they follow the outputs.
         """
         from jax.experimental import pallas as pl  # takes longer to import than JAX
 
-        (rows, columns), names, lead = self.block, list(self.arrays), (self.batch, self.heads)
+        rows, names, lead = self.block[0], list(self.arrays), (self.batch, self.heads)
         inputs = [self._spec(pl, name, functools.partial(_place, self.heads)) for name in names]
         out = [pl.BlockSpec((None, None, rows, width), lambda b, n, i: (b, n, i, 0)) for width, _ in outputs]
         shapes = [jax.ShapeDtypeStruct((*lead, self.padded[0], width), dtype) for width, dtype in outputs]
-        for width in sums:  # tile by tile, as arrays of columns are
-            tiles = self.padded[1] // columns, width, columns
-            out.append(pl.BlockSpec((None, None, *tiles), lambda b, n, i: (b, n, 0, 0, 0)))
-            shapes.append(jax.ShapeDtypeStruct((*lead, *tiles), self.plan.sums))
+        for width in totals:
+            out.append(pl.BlockSpec((None, None, *self._total(width)), lambda b, n, i: (b, n, 0, 0, 0)))
+            shapes.append(jax.ShapeDtypeStruct((*lead, *self._total(width)), self.plan.sums))
 
         def body(*refs: Any) -> None:
-            given, made, summed = refs[: len(names)], refs[len(names) :][: len(outputs)], refs[len(refs) - len(sums) :]
-            tiles = Tiles(self, dict(zip(names, given, strict=True)), pl.program_id(2), pl)
-
-            for ref in summed:
+            made = refs[len(names) :]
+            tiles = Tiles(self, dict(zip(names, refs, strict=False)), made[len(outputs) :], pl.program_id(2), pl)
+            for ref in tiles.totals:
                 pl.when(tiles.i == 0)(functools.partial(_clear, ref))
-            for ref, x in zip(made, kernel(tiles, summed), strict=True):
+            for ref, x in zip(made, kernel(tiles), strict=False):
                 ref[...] = x.astype(ref.dtype)
 
         blocks = [spec.block_shape[2:] for spec in (*inputs, *out)]
@@ -138,13 +146,22 @@ class Pass:
             out_specs=out,
             out_shape=shapes,
             interpret=self.plan.platform == "interpret",
-            compiler_params=_options(self.plan.platform, blocks, bool(sums)),
+            compiler_params=_options(self.plan.platform, blocks, self.block, bool(totals)),
             name=name,
         )
         found = call(*self.arrays.values())
         of_rows, of_columns = found[: len(outputs)], found[len(outputs) :]
         of_columns = [x.swapaxes(3, 4).reshape(*lead, -1, x.shape[3])[:, :, : self.lengths[1]] for x in of_columns]
         return [x[:, :, : self.lengths[0]] for x in of_rows] + of_columns
+
+    def held(self, totals: Iterable[int]) -> int:
+        """Counts the bytes that the columns, and sums of these widths for them, take of a TPU's fast memory."""
+        columns = [x.shape[2:] for name, x in self.arrays.items() if self.sides[name] == COLUMNS]
+        return sum(map(tpu.bytes_of, (*columns, *map(self._total, totals))))
+
+    def _total(self, width: int) -> tuple[int, int, int]:
+        """Gives the shape of a sum: tile by tile, as arrays of columns are."""
+        return self.padded[1] // self.block[1], width, self.block[1]
 
     def _spec(self, pl: Any, name: Any, place: Callable) -> Any:
         x, side = self.arrays[name], self.sides[name]
@@ -161,13 +178,13 @@ def _clear(ref: Any) -> None:
     ref[...] = jnp.zeros_like(ref)
 
 
-def _options(platform: str, blocks: Sequence[tuple[int, ...]], ordered: bool) -> Any:
+def _options(platform: str, blocks: Sequence[tuple[int, ...]], tile: tuple[int, int], ordered: bool) -> Any:
     """Gives the compiler's options; those for a GPU also choose Triton, for JAX has two ways to lower a kernel."""
     if platform == "gpu":
         from jax.experimental.pallas import triton
 
         return triton.CompilerParams(num_warps=8, num_stages=2)  # with 4 warps, registers spill
-    return tpu.options(blocks, ordered) if platform == "tpu" else None
+    return tpu.options(blocks, tile, ordered) if platform == "tpu" else None
 
 
 def _place(heads: int, lead: tuple[int, int], moves: bool, rest: int, b: Any, n: Any, i: Any) -> tuple[Any, ...]:
@@ -179,8 +196,8 @@ def _place(heads: int, lead: tuple[int, int], moves: bool, rest: int, b: Any, n:
 class Tiles:
     """The tiles of one tile of rows, in a kernel."""
 
-    def __init__(self, run: Pass, ref: dict[Any, Any], i: Any, pl: Any):
-        self.run, self.plan, self.ref, self.i, self.pl = run, run.plan, ref, i, pl
+    def __init__(self, run: Pass, ref: dict[Any, Any], totals: Sequence[Any], i: Any, pl: Any):
+        self.run, self.plan, self.ref, self.totals, self.i, self.pl = run, run.plan, ref, totals, i, pl
         self.rows = {name: ref[name][...] for name, side in run.sides.items() if side == ROWS}
 
     def number(self, which: int) -> Any:
@@ -314,7 +331,7 @@ def _picked(x: jax.Array, number: Any, axis: int) -> jax.Array:
     return jnp.where(here, x.astype(score_dtype(x)), 0).sum(axis, keepdims=True)
 
 
-def forward_kernel(tiles: Tiles, sums: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
+def forward_kernel(tiles: Tiles) -> tuple[jax.Array, jax.Array]:
     """Computes the output of the rows, and the number from which their weights are made again."""
     plan, rows = tiles.plan, tiles.run.block[0]
 
@@ -332,13 +349,8 @@ def forward_kernel(tiles: Tiles, sums: Sequence[Any]) -> tuple[jax.Array, jax.Ar
     return flash.finish(plan.normaliser, tiles.loop(step, carry), plan.rate)
 
 
-def backward_kernel(
-    outputs: list[int], widths: list[int], summed: list[int], tiles: Tiles, sums: Sequence[Any]
-) -> list[jax.Array]:
-    """Sums gradients: outputs of the program, by number, for the rows, and the values' if rows are keys.
-
-    The gradients `summed` are those of columns; they are added to `sums` for all rows, in their order.
-    """
+def backward_kernel(of_rows: list[int], widths: list[int], of_columns: list[int], tiles: Tiles) -> list[jax.Array]:
+    """Sums gradients, which are outputs of the program by number; the rows' come with the values' if rows are keys."""
     plan, (rows, _), by_key = tiles.plan, tiles.run.block, tiles.run.by_key
 
     def step(j: Any, carry: Any, masked: bool) -> Any:
@@ -351,9 +363,9 @@ def backward_kernel(
         numbers = tiles.value("row", j), through, tiles.value("through_sum", j)
         weights, d_scores = flash.step_grad(plan.normaliser, scores, allowed, tiles.kept(j), *numbers)
         made.append(d_scores)
-        for ref, number in zip(sums, summed, strict=True):
+        for ref, number in zip(tiles.totals, of_columns, strict=True):
             ref[j] += planes.summed(results[number], 0)
-        found = [planes.summed(results[number], 1) for number in outputs]
+        found = [planes.summed(results[number], 1) for number in of_rows]
         if by_key:
             found.append(tiles.product(weights, gradient, (1, 1), rounds=True))
         return [total + x for total, x in zip(carry, found, strict=True)]

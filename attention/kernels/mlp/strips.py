@@ -157,8 +157,9 @@ class Rectified(ByUnits):
     def columns_of(self, x: jax.Array, weights: Weights) -> jax.Array:
         """Gives −b_m and Σ w_m b_m + c, `(B, N, M + 1, C)`, from b_m and each head's weights.
 
-        Where no unit is positive, the terms cancel to c but for their rounding. The second ReLU would take that for
-        positive where c is 0, as in fresh weights; so as much is taken away before it.
+        Where no unit is positive, the sum over units undoes the latter but for c. A second ReLU would take what
+        rounding leaves for positive where c is 0, as in fresh weights, so the most that it may leave is taken off:
+        (M + 2) ε Σ |w_m b_m|.
         """
         mixing, offset, _ = self._named(weights)
         terms = mixing[None, ..., None] * x

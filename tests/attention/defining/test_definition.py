@@ -203,6 +203,21 @@ def test_it_is_known_what_reads_the_layers_inputs(name, reads):
     assert reads_source(MECHANISMS[name].score) == reads
 
 
+def test_functions_of_jax_may_take_all_arrays_as_one_argument():
+    @jax.jit
+    def scaled(params, x):
+        slope = jax.tree.map(jnp.exp, params)["slope"]
+        return jnp.broadcast_to(slope[..., None], x.shape) * x
+
+    def prepare(self, params, key, at):
+        return scaled(params, key)
+
+    def pair(self, params, query, key, at):
+        return query @ scaled(params, key)
+
+    check_definition(made(Score, parameters=slopes(), prepare_key=prepare, pair=pair))
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

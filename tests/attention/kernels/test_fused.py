@@ -81,6 +81,10 @@ FUSED = {
 }
 
 
+def floored(x):
+    return jnp.floor(2 * x).astype(jnp.int32)
+
+
 @jax.custom_jvp
 def doubled(q, k):
     return (2 * q) @ k
@@ -94,6 +98,9 @@ ODD = {  # shapes that are cut, spread and joined, and derivatives of one's own
     "spread products": (lambda p, q, k, at: jnp.sum(jnp.full((4, 1), q @ k) * k[None, :4] * jnp.ones((4, 4))), ()),
     "recomputed": (lambda p, q, k, at: jax.checkpoint(lambda q, k: jnp.sin(q) @ jnp.cos(k))(q, k), ()),
     "a derivative of its own": (lambda p, q, k, at: doubled(q, k), ()),
+    "sum of sums": (lambda p, q, k, at: (q + k).sum(), ()),
+    "whole numbers of the query": (lambda p, q, k, at: (floored(q) * (at.query - at.key)).astype(q.dtype) @ k, ()),
+    "whole numbers of the key": (lambda p, q, k, at: (floored(k) * (at.query - at.key)).astype(q.dtype) @ q / 9, ()),
     "gated by the head": (lambda p, q, k, at: (q / (1 + (p["tau"] * k) ** 2)).sum(), TAU),
 }
 LOOPED = {
@@ -135,7 +142,8 @@ def assert_equal(name, tolerance=1e-10, **options):
 
 
 KEPT = ["l1", "alibi", "three layers", "softmax over H", "as a matrix"]
-KEPT += ["every other", "largest of each row", "gated by the head"]
+KEPT += ["every other", "largest of each row", "gated by the head", "sum of sums"]
+KEPT += ["whole numbers of the query", "whole numbers of the key"]
 
 
 @pytest.mark.parametrize("name", once(FUSED | ODD, KEPT))
@@ -145,9 +153,30 @@ def test_pairs_that_people_write_fuse_and_equal_xla_with_all_gradients(name, x64
 
 
 @pytest.mark.parametrize("name", once(KEPT, KEPT[:2]))
-def test_gradients_are_the_same_in_two_passes_as_on_gpus(name, x64, monkeypatch):
-    monkeypatch.setattr(tpu, "MOST_HELD", 0)
+def test_gradients_are_the_same_in_two_passes(name, x64, monkeypatch):
+    call, arrays = case(name)
+
+    def kernels():
+        gradient = jax.grad(lambda *x: fused.attend(call(*x))[0].sum(), range(4))
+        return {
+            found
+            for found in ("pair_d_all", "pair_d_query", "pair_d_key")
+            if found in str(jax.make_jaxpr(gradient)(*arrays))
+        }
+
+    assert kernels() == {"pair_d_all"}
+    monkeypatch.setattr(tpu, "MOST_SUMMED", 0)
+    assert kernels() == {"pair_d_query", "pair_d_key"}
     assert_equal(name, mask=Mask(causal=True), rate=0.3)
+
+
+@pytest.mark.parametrize("name", ["bilinear", more("soft_cap")])
+def test_in_bfloat16_is_near_to_float32(name):
+    call, arrays = case(name, mask=Mask(causal=True))
+    half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), arrays)
+    single = jax.tree.map(lambda x: x.astype(jnp.float32), half)
+    actual = outcome(lambda *x: fused.attend(call(*x))[0], *half)
+    assert_close(actual, outcome(lambda *x: xla.attend(call(*x))[0], *single), 0.02)
 
 
 @pytest.mark.parametrize("mask", once(MASKS, ["causal window of a cache", "causal lengths", "causal segments"]))
@@ -223,8 +252,17 @@ def test_both_passes_lower_to_few_kernels(platform, target, kernels):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "block"),
-    [(7, (8, 128)), (65, (128, 128)), (257, (384, 384)), (512, (512, 512)), (700, (384, 384)), (1024, (512, 512))],
+    ("tokens", "forward", "backward"),
+    [
+        (7, (8, 128), (8, 128)),
+        (65, (128, 128), (128, 128)),
+        (257, (128, 384), (384, 384)),
+        (512, (256, 512), (512, 512)),
+        (513, (128, 384), (384, 384)),
+        (700, (256, 384), (384, 384)),
+        (1024, (256, 512), (512, 512)),
+    ],
 )
-def test_tiles_of_a_tpu_waste_little(tokens, block):
-    assert tpu.block_sizes(tokens, tokens) == block
+def test_tiles_of_a_tpu_waste_little(tokens, forward, backward):
+    assert tpu.block_sizes(tokens, tokens) == forward
+    assert tpu.backward_sizes(tokens, tokens) == backward
