@@ -16,8 +16,8 @@ def block_sizes(queries: int, keys: int) -> tuple[int, int]:
     """Chooses the forward pass's tile, its queries and keys, by the compiler's schedules.
 
     With tiles of 128 × 128, a causal `alibi` takes 0.023, 0.018 and 0.017 cycles a pair on a v5e, at 1,024, 4,096 and
-    16,384 tokens; of 256 × 256 0.020, 0.013 and 0.012; of 256 × 512 0.015, 0.009 and 0.007; of 512 × 512 a fifth more,
-    and on a v6e a tenth less.
+    16,384 tokens; of 256 × 256 0.020, 0.013 and 0.012; of 256 × 512 0.015, 0.009 and 0.007. Of 512 × 512 it takes a
+    sixth more, and on a v6e 7 % less.
     """
     rows = 8 if queries <= 64 else 128 if -(-queries // 128) in WASTED else 256
     return rows, even(keys, 512, 128)
