@@ -105,7 +105,7 @@ COMPUTE_NOTHING = (
 FOR_TPUS = ("attention.kernels.mlp.tpu", "attention.kernels.fused.tpu")  # and what only they import
 LEFT_OUT = COMPUTE_NOTHING + FOR_TPUS
 # Digests of earlier sources of which a GPU runs the same, by `python -m benchmarks.compilers.traced` at both commits.
-SAME = {"0f8c3a2ba11f": "47496824bab5"}  # what TPUs run has changed, and how the programs of GPUs are made
+SAME = {"0f8c3a2ba11f": "4c1e61ee75d1"}  # what TPUs run has changed, and how the programs of GPUs are made
 
 
 @functools.cache

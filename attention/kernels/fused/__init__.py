@@ -267,7 +267,7 @@ def _attend(plan: FusedPlan, arrays: FusedArrays, rules: FusedRules) -> jax.Arra
 
 
 def _forward(plan: FusedPlan, arrays: FusedArrays, rules: FusedRules) -> tuple[jax.Array, Any]:
-    tile = Pass(plan, plan.parts, arrays.given, rules)
+    tile = Pass(plan, plan.parts, arrays.given, rules, plan.block, by_key=False)
     tile.add("value", arrays.value, COLUMNS)
     if rules.counts is not None:
         tile.add("counts", rules.counts, ROWS)
@@ -286,8 +286,8 @@ def _backward(plan: FusedPlan, residuals: Any, gradient: jax.Array) -> tuple[Fus
     parts = _gradient(plan.parts)
     given = _before(parts, (BOTH, *plan.parts.kinds), (None, *arrays.given), rules.numbers.shape[1])
 
-    def begun(by_key: bool, block: tuple[int, int]) -> Pass:
-        tile = Pass(plan, parts, given, rules, by_key, block)
+    def begun(block: tuple[int, int], by_key: bool) -> Pass:
+        tile = Pass(plan, parts, given, rules, block, by_key)
         for name, x in {"row": row, "through_sum": through_sum, "gradient": scaled}.items():
             tile.add(name, x, ROWS)
         tile.add("value", arrays.value, COLUMNS)
@@ -295,14 +295,14 @@ def _backward(plan: FusedPlan, residuals: Any, gradient: jax.Array) -> tuple[Fus
 
     kinds, learned = plan.parts.kinds, plan.parts.learned
     of_queries, of_keys = ([i for i in learned if side in kinds[i]] for side in (ROWS, COLUMNS))
-    one = None if plan.platform == "gpu" else begun(True, plan.backward)
+    one = None if plan.platform == "gpu" else begun(plan.backward, by_key=True)
     if one and one.held(map(plan.parts.size, of_queries)) <= tpu.MOST_SUMMED:
         rows = [i for i in learned if i not in of_queries]
         found, d_value = _gradients("pair_d_all", one, arrays, rows, of_queries)
     else:
         rows = [i for i in learned if i not in of_keys]
-        found, _ = _gradients("pair_d_query", begun(False, plan.block), arrays, rows)
-        others, d_value = _gradients("pair_d_key", begun(True, plan.block), arrays, of_keys)
+        found, _ = _gradients("pair_d_query", begun(plan.block, by_key=False), arrays, rows)
+        others, d_value = _gradients("pair_d_key", begun(plan.block, by_key=True), arrays, of_keys)
         found |= others
     spread = jax.tree.map(lambda x: jnp.broadcast_to(x, row.shape), arrays.normaliser)
     normaliser = plan.normaliser.parameter_gradients(spread, row, through_sum)

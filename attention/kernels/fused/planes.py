@@ -171,9 +171,9 @@ class Planes:
         """Sums planes times a vector over an axis, as a product if the vector lies along it."""
         plane = self.plane(functools.reduce(operator.mul, (x.item() for x in planes)))
         vector = vectors[0].whole()
-        vector = vector if is_float(vector) else vector.astype(plane.dtype)
         if (ROWS, COLUMNS)[axis] not in vectors[0].sides:
             return plane.sum(axis, keepdims=True) * vector.astype(plane.dtype)
+        vector = vector if is_float(vector) else vector.astype(plane.dtype)  # a product takes the vector's dtype
         if axis:
             return self.product(plane, vector, (1, 1), rounds=True)
         return self.product(vector, plane.astype(vector.dtype), (0, 0))

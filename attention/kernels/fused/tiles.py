@@ -67,12 +67,12 @@ class Pass:
         parts: Parts,
         given: Sequence[Any],
         rules: FusedRules,
-        by_key: bool = False,
-        block: tuple[int, int] | None = None,
+        block: tuple[int, int],
+        by_key: bool,
     ):
         self.plan, self.parts, self.by_key = plan, parts, by_key
         lengths = (plan.keys, plan.queries) if by_key else (plan.queries, plan.keys)
-        self.block = (block or plan.block)[:: -1 if by_key else 1]
+        self.block = block[::-1] if by_key else block
         self.padded = tuple(-(-length // size) * size for length, size in zip(lengths, self.block, strict=True))
         self.lengths, self.batch = lengths, len(rules.numbers)
         self.heads = rules.numbers.shape[1]
